@@ -1,0 +1,34 @@
+# Every target needs only Python and make: the first one makes .venv and installs the package into it.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: install test test-long lint demo bench clean
+
+install: .venv/.installed
+
+# Installed once, and again when the dependencies change.
+.venv/.installed: pyproject.toml
+	@test -d .venv || $(PYTHON) -m venv .venv
+	@echo "Installing hirl and what it needs into .venv (a few minutes and about 6 GB the first time) ..."
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar on --editable '.[dev]'
+	@touch $@
+
+test: install lint
+	$(BIN)/python -m pytest
+
+test-long: install
+	$(BIN)/python -m pytest -m long
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: install
+	@$(BIN)/hirl demo
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

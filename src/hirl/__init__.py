@@ -1,0 +1,36 @@
+"""hirl learns hierarchical image representations from unlabelled pictures.
+
+The public names load when they are first used, so that importing hirl, or asking its command for help, costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hirl.hierarchy.kmeans import hierarchical_kmeans as hierarchical_kmeans
+    from hirl.hierarchy.levels import suggest_levels as suggest_levels
+    from hirl.hierarchy.paths import SemanticPaths as SemanticPaths
+    from hirl.hierarchy.spd import spd_loss as spd_loss
+    from hirl.hierarchy.tree import PrototypeTree as PrototypeTree
+
+_HOMES = {
+    "PrototypeTree": "hirl.hierarchy.tree",
+    "SemanticPaths": "hirl.hierarchy.paths",
+    "hierarchical_kmeans": "hirl.hierarchy.kmeans",
+    "spd_loss": "hirl.hierarchy.spd",
+    "suggest_levels": "hirl.hierarchy.levels",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("hirl")
+    raise AttributeError(f"module 'hirl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*_HOMES, "__version__"])

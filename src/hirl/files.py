@@ -1,0 +1,49 @@
+"""Writing files so that a reader sees the old content or the new one, never a part of either."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Gives a file beside `path` to write to; on success it takes `path`'s place, on failure it goes."""
+    target = Path(path)
+    check_writable(target)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+    aside = Path(name)
+    os.close(handle)
+    try:
+        yield aside
+        _to_disk(aside)
+        aside.chmod(0o666 & ~_umask())  # mkstemp makes files only their owner can read
+        aside.replace(target)
+        _to_disk(target.parent)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def check_writable(path: Path) -> None:
+    """A ValueError if `path` can be no file: to be asked before the work whose result goes there."""
+    if path.is_dir():
+        raise ValueError(f"cannot write to {str(path)!r}: it is a folder; name a file")
+    if not path.parent.is_dir():
+        raise ValueError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} does not exist")
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

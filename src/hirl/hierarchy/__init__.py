@@ -1,0 +1,1 @@
+"""The paper's heart: hierarchical prototypes and semantic path discrimination. Stands on torch alone."""

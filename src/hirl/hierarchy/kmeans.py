@@ -1,0 +1,247 @@
+"""Hierarchical K-means (Alg. 1): prototypes of the features, then prototypes of the prototypes, level by level.
+
+Lloyd's steps run as matrix products over chunks of rows. Beyond the features and the prototypes they hold, on a CPU,
+at most 48 MiB of rows and scores in the making, 40 bytes a row (its prototype, distance and draw) and the prototypes'
+sums in float64. Rows may be spread over the processes of a group: only sums, counts and starting rows travel.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from hirl.hierarchy.levels import check_levels
+from hirl.hierarchy.ranks import Ranks
+from hirl.hierarchy.rows import Features, UnitRows, accumulator, nearest
+from hirl.hierarchy.tree import PrototypeTree
+
+Progress: TypeAlias = Callable[[int, int, int], None]
+"""Told (level, step, rows done of that step) after every chunk; steps count on over restarts."""
+
+# Starting rows are drawn in so many rounds, each far from the ones before: one row a round would be k-means++,
+# one round a blind draw.
+START_ROUNDS = 8
+# Squared distances below this are rounding: such a row sits on its prototype.
+SAME = 1e-6
+
+
+def hierarchical_kmeans(
+    features: Features,
+    levels: Sequence[int],
+    *,
+    seed: int = 0,
+    iterations: int = 20,
+    restarts: int = 1,
+    tolerance: float = 0.002,
+    init: PrototypeTree | None = None,
+    spherical: bool = True,
+    group: dist.ProcessGroup | None = None,
+    progress: Progress | None = None,
+) -> PrototypeTree:
+    """A tree of `levels` prototypes, fine → coarse, over the L2-normalised rows of `features` (N, D).
+
+    `init`: start from this tree's prototypes rather than from drawn rows (a warm start).
+    `iterations`: at most so many Lloyd steps a level; a level also ends once fewer than a share `tolerance` of its
+    rows change their prototype. `restarts`: the best of so many starts. No cluster is left empty.
+    `spherical=False`: prototypes move as plain means (as the paper names it) and are brought to length 1 at the end;
+    only the spherical ones promise `tree.assign(features) == tree.leaves`.
+    `group`: every rank passes rows of its own, as many as it likes; prototypes and parents come out the same on all,
+    `tree.leaves` for a rank's own rows, and all as if one process had held the rows in rank order.
+
+    On a CPU the same input and seed give the same bits.
+    """
+    ranks = Ranks(group)
+    rows, N = _checked(features, ranks)
+    sizes = check_levels(levels, N)
+    for name, value, least in (("iterations", iterations, 1), ("restarts", restarts, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, not {value}")
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"tolerance is a share of the rows in [0, 1), not {tolerance}")
+    if init is not None and (init.levels != sizes or init.dim != rows.dim):
+        raise ValueError(
+            f"init has levels {init.levels} of dimension {init.dim}; asked for are {sizes} of dimension {rows.dim}"
+        )
+
+    prototypes: list[Tensor] = []
+    members: list[Tensor] = []
+    alone = Ranks(None)
+    for level, size in enumerate(sizes):
+        lloyd = _Lloyd(
+            rows=rows if level == 0 else UnitRows(prototypes[-1], name=f"prototypes of level {level - 1}"),
+            clusters=size,
+            spherical=spherical,
+            ranks=ranks if level == 0 else alone,
+            progress=None if progress is None else partial(progress, level),
+        )
+        best: _Clusters | None = None
+        for restart in range(restarts):
+            start = init.prototypes[level].to(rows.device).float() if init is not None and restart == 0 else None
+            found = lloyd.run(start, iterations=iterations, tolerance=tolerance, seed=(seed, level, restart))
+            if best is None or found.distance < best.distance:
+                best = found
+        assert best is not None
+        # Upper levels are computed by every rank alike; a GPU's sums may differ in the last bit, so the first's count.
+        prototypes.append(best.prototypes if level == 0 else ranks.first(best.prototypes))
+        members.append(best.index if level == 0 else ranks.first(best.index))
+    return PrototypeTree(
+        prototypes=tuple(F.normalize(level, dim=1) for level in prototypes) if not spherical else tuple(prototypes),
+        parents=tuple(members[1:]),
+        leaves=members[0],
+    )
+
+
+def _checked(features: Features, ranks: Ranks) -> tuple[UnitRows, int]:
+    """This rank's rows and the number of all rows; a fault on one rank is an error on all, so that none waits."""
+    rows, fault = None, None
+    try:
+        rows = UnitRows(features)
+        fault = rows.fault()
+    except ValueError as error:
+        fault = str(error)
+    seen = ranks.objects((fault, 0 if rows is None else len(rows), 0 if rows is None else rows.dim))
+    for rank, (message, _, _) in enumerate(seen):
+        if message is not None:
+            raise ValueError(message if ranks.size == 1 else f"rank {rank}: {message}")
+    dims = {dim for _, _, dim in seen}
+    if len(dims) > 1:
+        raise ValueError(f"features must have the same number of columns on every rank, not {sorted(dims)}")
+    assert rows is not None
+    return rows, sum(count for _, count, _ in seen)
+
+
+@dataclass(frozen=True)
+class _Clusters:
+    prototypes: Tensor  # (M, D)
+    index: Tensor  # (n,) the prototype of each of this rank's rows
+    distance: float  # squared, summed over the rows of all ranks
+
+
+@dataclass
+class _Assigned:
+    """What one look at all rows tells: this rank's share, and the sums of all ranks."""
+
+    index: Tensor  # (n,)
+    distance: Tensor  # (n,) squared
+    sums: Tensor  # (M, D)
+    counts: Tensor  # (M,)
+    moved: float
+    total: float  # distance summed over the rows of all ranks
+
+
+@dataclass
+class _Lloyd:
+    """K-means of one level."""
+
+    rows: UnitRows
+    clusters: int
+    spherical: bool
+    ranks: Ranks
+    progress: Callable[[int, int], None] | None
+
+    def __post_init__(self) -> None:
+        counts = self.ranks.objects(len(self.rows))
+        self.N = sum(counts)
+        self.offset = sum(counts[: self.ranks.rank])  # of this rank's rows among all
+
+    def run(self, start: Tensor | None, *, iterations: int, tolerance: float, seed: tuple[int, int, int]) -> _Clusters:
+        prototypes = self._start(seed) if start is None else start.clone()
+        index: Tensor | None = None
+        for step in itertools.count():
+            found = self._assign(prototypes, before=index, step=seed[-1] * (iterations + 1) + step)
+            index = found.index
+            empty = found.counts == 0
+            settled = step >= iterations or found.moved <= tolerance * self.N
+            if settled and not empty.any():
+                return _Clusters(prototypes, found.index, found.total)
+            # Past the last iteration only empty clusters move: each onto a row that is then at distance 0, so the
+            # total falls with every further step and the loop ends.
+            if step < iterations:
+                prototypes = self._means(found, prototypes)
+            if empty.any():
+                prototypes[empty] = self._split_heavy(found, int(empty.sum()), (*seed, START_ROUNDS + step))
+        raise AssertionError("unreachable")
+
+    def _assign(self, prototypes: Tensor, *, before: Tensor | None, step: int) -> _Assigned:
+        n, device = len(self.rows), self.rows.device
+        index = torch.empty(n, dtype=torch.int64, device=device)
+        distance = torch.empty(n, device=device)
+        sums = torch.zeros(self.clusters, self.rows.dim + 1, dtype=accumulator(device), device=device)
+        for chunk, some, which, far in nearest(self.rows, prototypes, spherical=self.spherical):
+            index[chunk] = which
+            distance[chunk] = far
+            # In float64 the sums come out the same however the rows are cut into chunks or spread over ranks.
+            sums[:, :-1].index_add_(0, which, some.to(sums.dtype))
+            if self.progress is not None:
+                self.progress(step, chunk.stop)
+        sums[:, -1] = torch.bincount(index, minlength=self.clusters)
+        moved = n if before is None else (index != before).sum()
+        tail = torch.tensor([float(moved), float(distance.sum(dtype=sums.dtype))], dtype=sums.dtype, device=device)
+        summed = self.ranks.sum(torch.cat((sums.flatten(), tail)))  # one message an iteration
+        sums = summed[:-2].view_as(sums)
+        return _Assigned(index, distance, sums[:, :-1], sums[:, -1], float(summed[-2]), float(summed[-1]))
+
+    def _means(self, found: _Assigned, prototypes: Tensor) -> Tensor:
+        """The mean of every cluster's rows; clusters without one (empty, or rows that cancel out) stay."""
+        length = torch.linalg.vector_norm(found.sums, dim=1, keepdim=True)
+        divisor = length if self.spherical else found.counts[:, None]
+        means = (found.sums / divisor).to(prototypes.dtype)
+        return torch.where((found.counts[:, None] > 0) & (length > SAME), means, prototypes)
+
+    def _start(self, seed: tuple[int, int, int]) -> Tensor:
+        """Rows far from each other: every round draws rows with probability ∝ their distance to those drawn before."""
+        distance = torch.ones(len(self.rows), device=self.rows.device)
+        prototypes = torch.empty(0, self.rows.dim, device=self.rows.device)
+        rounds = min(START_ROUNDS, self.clusters)
+        for turn in range(rounds):
+            end = self.clusters * (turn + 1) // rounds
+            drawn = self._draw(distance, end - len(prototypes), (*seed, turn))
+            prototypes = torch.cat((prototypes, drawn))
+            if len(drawn) and end < self.clusters:
+                for chunk, _, _, far in nearest(self.rows, drawn):
+                    distance[chunk] = far if turn == 0 else torch.minimum(distance[chunk], far)
+        # Too few rows that differ: repeats fill up, their clusters stay empty, and `_split_heavy` has the last word.
+        return torch.cat((prototypes, prototypes[:1].expand(self.clusters - len(prototypes), -1)))
+
+    def _split_heavy(self, found: _Assigned, count: int, seed: tuple[int, ...]) -> Tensor:
+        """Rows (count, D) to start empty clusters from: of clusters larger than the mean where possible."""
+        heavy = (found.counts > self.N / self.clusters)[found.index]
+        for weight in (torch.where(heavy, found.distance, 0), found.distance):
+            drawn = self._draw(weight, count, seed)
+            if len(drawn):
+                return drawn[torch.arange(count, device=drawn.device) % len(drawn)]
+        raise ValueError(
+            f"{self.rows.name} hold only {int((found.counts > 0).sum())} different directions in {self.N} rows, "
+            f"too few for {self.clusters} clusters: ask for fewer, or look for repeated rows"
+        )
+
+    def _draw(self, weight: Tensor, count: int, seed: tuple[int, ...]) -> Tensor:
+        """Up to `count` rows, drawn with probability ∝ `weight` (n,) from all ranks' rows that have any.
+
+        A race: a row finishes at E/weight with E exponential, and the first `count` win. E is drawn for all N rows, so
+        that the winners do not depend on how the rows are spread.
+        """
+        generator = torch.Generator().manual_seed(_mixed(seed))
+        exponential = torch.empty(self.N).exponential_(generator=generator)
+        mine = exponential[self.offset : self.offset + len(self.rows)].to(weight.device)
+        finish = torch.where(weight > SAME, mine / weight, torch.inf)
+        first = finish.topk(min(count, len(finish)), largest=False)
+        missing = count - len(first.values)
+        times = self.ranks.joined(F.pad(first.values, (0, missing), value=torch.inf))
+        rows = self.ranks.joined(F.pad(self.rows[first.indices], (0, 0, 0, missing)))
+        winners = times.topk(count, largest=False)
+        return rows[winners.indices[winners.values.isfinite()]]
+
+
+def _mixed(seed: tuple[int, ...]) -> int:
+    """One generator seed from several numbers."""
+    return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)

@@ -1,0 +1,74 @@
+"""How many prototypes a tree has at each level: what is allowed, and what suits a number of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+# Sec. 4.1 of the paper: 1,281,167 ImageNet images carry 30,000 leaves, three leaves a node, ten nodes a root.
+LEAVES_PER_NODE, NODES_PER_ROOT = 3, 10
+# Images a leaf: 10 at 1,000 images, growing to ImageNet's 42.7; a power law through the two.
+SMALL_SET, SMALL_SET_PER_LEAF, GROWTH = 1_000, 10.0, 0.20286
+
+
+class Levels(tuple[int, ...]):
+    """A tuple of level sizes, fine → coarse, that says in `why` where they come from."""
+
+    why: str
+
+    def __new__(cls, sizes: Iterable[int], why: str) -> Levels:
+        levels = super().__new__(cls, tuple(sizes))
+        levels.why = why
+        return levels
+
+    def __getnewargs__(self) -> tuple[tuple[int, ...], str]:
+        return tuple(self), self.why
+
+
+def suggest_levels(N: int) -> Levels:
+    """Level sizes, fine → coarse, that suit N images: the paper's (30000, 10000, 1000) at ImageNet's 1.28 million.
+
+    Smaller sets get fewer images a leaf, so that the tree keeps enough leaves to tell images apart; levels that
+    would have a single node are left out.
+    """
+    if N < 4:
+        raise ValueError(f"a hierarchy needs at least 4 images, not {N}")
+    per_leaf = max(2.0, SMALL_SET_PER_LEAF * (N / SMALL_SET) ** GROWTH)
+    leaves = max(2, _two_digits(N / per_leaf))
+    wanted = (
+        leaves,
+        _two_digits(leaves / LEAVES_PER_NODE),
+        _two_digits(leaves / LEAVES_PER_NODE / NODES_PER_ROOT),
+    )
+    sizes = [leaves, *(size for size in wanted[1:] if size >= 2)]
+    why = (
+        f"{N:,} images, about {N / leaves:.0f} a leaf: {leaves:,} leaves; "
+        f"{LEAVES_PER_NODE} leaves a node and {NODES_PER_ROOT} nodes a root, as in the paper"
+    )
+    return Levels(sizes, why)
+
+
+def check_levels(levels: Sequence[int], N: int | None = None) -> tuple[int, ...]:
+    """`levels` as a tuple of ints, or a ValueError that names the rule they break."""
+    if isinstance(levels, (str, bytes)) or not isinstance(levels, Sequence):
+        raise ValueError(f"levels must be a sequence of sizes, fine to coarse, such as (3000, 300, 30), not {levels!r}")
+    sizes = tuple(levels)
+    if not sizes:
+        raise ValueError("levels must name at least one level, such as (3000, 300, 30)")
+    for size in sizes:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ValueError(f"levels must be whole numbers of at least 1, not {size!r} in {sizes}")
+    for finer, coarser in pairwise(sizes):
+        if coarser >= finer:
+            raise ValueError(f"levels must decrease from fine to coarse, but {coarser} follows {finer} in {sizes}")
+    if N is not None and sizes[0] > N:
+        fitting = f"; {tuple(suggest_levels(N))} would suit" if N >= 4 else ""
+        raise ValueError(
+            f"levels {sizes} ask for {sizes[0]} clusters of only {N} rows: there must be no more than rows{fitting}"
+        )
+    return sizes
+
+
+def _two_digits(value: float) -> int:
+    """`value` rounded to two significant digits, so that the sizes read well."""
+    return int(float(f"{value:.1e}"))

@@ -1,0 +1,196 @@
+"""SemanticPaths: the heads h_l, the current tree and the loss on both: HIRL for any training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from hirl.hierarchy.kmeans import Progress, hierarchical_kmeans
+from hirl.hierarchy.levels import check_levels
+from hirl.hierarchy.ranks import Ranks
+from hirl.hierarchy.rows import Features
+from hirl.hierarchy.spd import Sampling, spd_loss
+from hirl.hierarchy.tree import PrototypeTree
+
+
+class SemanticPaths(nn.Module):
+    """Learns z¹…zᴸ from z⁰ (B, D) by semantic path discrimination.
+
+        paths = SemanticPaths(dim=128, levels=(3000, 300, 30))
+        loss = loss_image + paths(z0, index)     # 0 before the first refresh
+        paths.refresh(features)                  # once an epoch, features (N, D) in data set order
+
+    `levels`, fine → coarse; `negatives` None for all; `head_layers` linear layers in each head, of width `dim`, with
+    batch norm and ReLU between; `weight` on the loss (1 as in Eq. 4).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        levels: Sequence[int],
+        *,
+        negatives: int | None = 1000,
+        head_layers: int = 2,
+        weight: float = 1.0,
+        sampling: Sampling = "batch",
+    ) -> None:
+        super().__init__()
+        if dim < 1 or head_layers < 1:
+            raise ValueError(f"dim and head_layers must be at least 1, not {dim} and {head_layers}")
+        self.dim = dim
+        self.levels = check_levels(levels)
+        self.negatives = negatives
+        self.weight = weight
+        self.sampling = sampling
+        self.heads = nn.ModuleList(_head(dim, head_layers) for _ in self.levels)
+        # Not a buffer: DDP would broadcast the whole tree at every step. The state dict carries it as extra state.
+        self._tree: PrototypeTree | None = None
+
+    @property
+    def tree(self) -> PrototypeTree | None:
+        """The current tree, or None before the first refresh."""
+        return self._tree
+
+    @tree.setter
+    def tree(self, tree: PrototypeTree | None) -> None:
+        if tree is not None and (tree.levels != self.levels or tree.dim != self.dim):
+            raise ValueError(
+                f"the tree has levels {tree.levels} of dimension {tree.dim}, not {self.levels} of {self.dim}"
+            )
+        self._tree = tree
+
+    def encode(self, z0: Tensor) -> Tensor:
+        """z¹…zᴸ (B, L, D) of z⁰ (B, D)."""
+        if z0.ndim != 2 or z0.shape[1] != self.dim:
+            raise ValueError(f"z0 must be of shape (B, {self.dim}), not {tuple(z0.shape)}")
+        return torch.stack([head(z0) for head in self.heads], dim=1)
+
+    def forward(
+        self,
+        z0: Tensor,
+        index: Tensor | None = None,
+        *,
+        target: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """L_SPD of z⁰ (B, D), times `weight`.
+
+        The leaf of each image is the one stored for its `index` (B,) in the data set, or the one nearest to `target`
+        (B, D), a z⁰ of another view, where there is no index or the stored leaves are stale.
+        Before the first tree the loss is 0, with zero gradients for the heads so that DDP finds all parameters used.
+        """
+        if (index is None) == (target is None):
+            raise ValueError("give either the images' index in the data set or target, a z0 of another view")
+        if self.tree is None:
+            return torch.stack([parameter.sum() for parameter in self.parameters()]).sum() * 0.0
+        if self.tree.device != z0.device:
+            self.tree = self.tree.to(z0.device)
+        leaves = self._stored(self.tree, index) if target is None else self.tree.assign(target.detach())
+        loss = spd_loss(
+            self.encode(z0),
+            self.tree,
+            leaves,
+            negatives=self.negatives,
+            sampling=self.sampling,
+            generator=generator,
+        )
+        return self.weight * loss
+
+    def refresh(
+        self,
+        features: Features,
+        *,
+        index: Tensor | None = None,
+        seed: int = 0,
+        iterations: int = 20,
+        restarts: int = 1,
+        tolerance: float = 0.002,
+        spherical: bool = True,
+        group: dist.ProcessGroup | None = None,
+        progress: Progress | None = None,
+    ) -> PrototypeTree:
+        """Builds the tree from features z⁰ (N, D), starting from the last one if there is one.
+
+        `index` (N,): the place of each row in the data set, if that is not the order of the rows. With a `group` each
+        rank passes its own rows; afterwards the leaves of the whole set are known on every rank. An image may come
+        twice, as when a sampler fills up its last batch, but none may be missing.
+        """
+        tree = hierarchical_kmeans(
+            features,
+            self.levels,
+            seed=seed,
+            iterations=iterations,
+            restarts=restarts,
+            tolerance=tolerance,
+            init=self.tree,
+            spherical=spherical,
+            group=group,
+            progress=progress,
+        )
+        self.tree = replace(tree, leaves=_leaves_by_index(tree.leaves, index, Ranks(group)))
+        return self.tree
+
+    def get_extra_state(self) -> dict[str, Tensor]:
+        return {} if self.tree is None else self.tree.tensors()
+
+    def set_extra_state(self, state: Any) -> None:
+        self.tree = PrototypeTree.from_tensors(state) if state else None
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, levels={self.levels}, negatives={self.negatives}, weight={self.weight}"
+
+    @staticmethod
+    def _stored(tree: PrototypeTree, index: Tensor | None) -> Tensor:
+        assert index is not None
+        if index.ndim != 1 or index.dtype != torch.int64:
+            raise ValueError(f"index must be int64 of shape (B,), not {index.dtype} {tuple(index.shape)}")
+        # On a GPU looking at the values would make every step wait for it.
+        if (
+            index.device.type == "cpu"
+            and len(index)
+            and not 0 <= int(index.min()) <= int(index.max()) < len(tree.leaves)
+        ):
+            raise ValueError(
+                f"index must lie in 0 … {len(tree.leaves) - 1}, the images of the last refresh, "
+                f"not {int(index.min())} … {int(index.max())}"
+            )
+        return tree.leaves[index.to(tree.device)]
+
+
+def _head(dim: int, layers: int) -> nn.Sequential:
+    """h_l: linear layers of width `dim` with batch norm and ReLU between and nothing after the last (Sec. 4.1)."""
+    hidden = [(nn.Linear(dim, dim, bias=False), nn.BatchNorm1d(dim), nn.ReLU(inplace=True)) for _ in range(layers - 1)]
+    return nn.Sequential(*(module for block in hidden for module in block), nn.Linear(dim, dim))
+
+
+def _leaves_by_index(leaves: Tensor, index: Tensor | None, ranks: Ranks) -> Tensor:
+    """The leaf of every image of the data set, from the leaves of each rank's rows and their places in it."""
+    fault = None
+    if index is not None and (index.shape != leaves.shape or index.dtype != torch.int64):
+        fault = (
+            f"index must be int64 of shape {tuple(leaves.shape)} as the rows, not {index.dtype} {tuple(index.shape)}"
+        )
+    elif index is not None and len(index) and int(index.min()) < 0:
+        fault = f"index must be 0 or more, not {int(index.min())}"
+    seen = ranks.objects((fault, len(leaves), -1 if fault or index is None or not len(index) else int(index.max())))
+    for message, _, _ in seen:
+        if message is not None:
+            raise ValueError(message)
+    if index is None:
+        offset = sum(count for _, count, _ in seen[: ranks.rank])
+        index = torch.arange(offset, offset + len(leaves))
+        N = sum(count for _, count, _ in seen)
+    else:
+        N = 1 + max(last for _, _, last in seen)
+    # One message of 4 bytes an image: a rank writes leaf + 1 at its own images and 0 elsewhere.
+    table = torch.zeros(N, dtype=torch.int32, device=leaves.device)
+    table[index.to(leaves.device)] = leaves.int() + 1
+    table = ranks.max(table)
+    if (table == 0).any():
+        raise ValueError(f"index leaves out image {int((table == 0).nonzero()[0])} of {N}: every image needs a row")
+    return table.long() - 1

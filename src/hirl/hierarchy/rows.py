@@ -1,0 +1,115 @@
+"""Features as unit rows, read a chunk at a time, and the prototype nearest to each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Features: TypeAlias = "Tensor | npt.NDArray[np.floating]"
+
+# How many scores are in the making at a time. On two CPU cores 4 Mi (16 MiB, about the
+# size of the caches) measured fastest; a GPU wants larger pieces so that it does not wait for its next order.
+CHUNK_VALUES = {"cpu": 1 << 22}
+CHUNK_VALUES_ELSEWHERE = 1 << 26
+# Below the smallest normal float32 a row cannot be divided by its length.
+SHORTEST = torch.finfo(torch.float32).tiny
+
+
+class UnitRows:
+    """The rows of (n, D) features with length 1 in float32; the features themselves are never copied whole.
+
+    `features` is a torch tensor on any device or a numpy array, memory-mapped or not, of any float type.
+    """
+
+    def __init__(self, features: Features, *, name: str = "features") -> None:
+        if not isinstance(features, (Tensor, np.ndarray)):
+            raise ValueError(f"{name} must be a torch tensor or a numpy array, not {type(features).__name__}")
+        if features.ndim != 2:
+            raise ValueError(f"{name} must be of shape (N, D), not {tuple(features.shape)}")
+        if features.shape[1] == 0:
+            raise ValueError(f"{name} of shape {tuple(features.shape)} have no columns: D must be at least 1")
+        floating = features.is_floating_point() if isinstance(features, Tensor) else features.dtype.kind == "f"
+        if not floating:
+            raise ValueError(
+                f"{name} must be of a float type (float16, bfloat16, float32, float64), not {features.dtype}"
+            )
+        self.features = features.detach() if isinstance(features, Tensor) else features
+        self.name = name
+        self.device = features.device if isinstance(features, Tensor) else torch.device("cpu")
+        self.dim = int(features.shape[1])
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    def __getitem__(self, which: slice | Tensor) -> Tensor:
+        """Some of the rows as a float32 tensor of unit rows."""
+        rows = self._raw(which)
+        return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=accumulator(rows.device)).to(rows.dtype)
+
+    def chunks(self, width: int) -> Iterator[slice]:
+        """Consecutive slices of rows, so many that a chunk against `width` prototypes keeps within bounds."""
+        values = CHUNK_VALUES.get(self.device.type, CHUNK_VALUES_ELSEWHERE)
+        step = max(
+            1, values // max(width, 4 * self.dim)
+        )  # rows are held up to four times over: as they are, unit, float64
+        for start in range(0, len(self), step):
+            yield slice(start, min(start + step, len(self)))
+
+    def fault(self) -> str | None:
+        """What is wrong with the first row that has no direction, or None."""
+        for chunk in self.chunks(self.dim):
+            rows = self._raw(chunk)
+            length = torch.linalg.vector_norm(rows, dim=1, dtype=accumulator(rows.device)).to(rows.dtype)
+            bad = ~(length.isfinite() & (length >= SHORTEST))
+            if bad.any():
+                row = int(bad.nonzero()[0])
+                what = (
+                    "has length 0"
+                    if length[row] < SHORTEST
+                    else "is not finite (NaN, infinite or too large for float32)"
+                )
+                return f"row {chunk.start + row} of {self.name} {what}: every row needs a direction"
+        return None
+
+    def _raw(self, which: slice | Tensor) -> Tensor:
+        if isinstance(self.features, Tensor):
+            return self.features[which].float()
+        where = which if isinstance(which, slice) else which.cpu().numpy()
+        return torch.from_numpy(np.array(self.features[where], dtype=np.float32, order="C"))
+
+
+def accumulator(device: torch.device) -> torch.dtype:
+    """The type for sums of squares and for sums of rows: in float64 they neither overflow nor depend on the order."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class Nearest(NamedTuple):
+    """A chunk of rows and the prototype nearest to each."""
+
+    chunk: slice
+    rows: Tensor  # (n, D), unit length
+    which: Tensor  # (n,)
+    distance: Tensor  # (n,), squared
+
+
+def nearest(rows: UnitRows, prototypes: Tensor, *, spherical: bool = True) -> Iterator[Nearest]:
+    """For every row the nearest of the prototypes (M, D), as one matrix product a chunk.
+
+    `spherical`: the prototypes have length 1, so the nearest is the one with the largest cosine.
+    """
+    half = prototypes.square().sum(1) / 2  # (M,)
+    scores = torch.empty(0, device=prototypes.device)
+    for chunk in rows.chunks(len(prototypes)):
+        some = rows[chunk]
+        scores = torch.mm(some, prototypes.T, out=scores.resize_(len(some), len(prototypes)))
+        if not spherical:
+            scores -= half
+        best, which = scores.max(1)  # max, not argmax: it measures 1.4 times as fast
+        if spherical:
+            best -= 0.5
+        yield Nearest(chunk, some, which, (1 - 2 * best).clamp_(min=0))  # |x − c|² = 1 − 2(x·c − |c|²/2)

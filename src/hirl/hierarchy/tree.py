@@ -1,0 +1,198 @@
+"""The tree of prototypes: what hierarchical K-means makes and semantic path discrimination reads."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from hirl.files import written_whole
+from hirl.hierarchy.rows import Features, UnitRows, nearest
+
+FORMAT = "hirl prototype tree 1"
+
+
+@dataclass(frozen=True, eq=False)
+class PrototypeTree:
+    """L levels of prototypes, fine → coarse, and the leaf of every image.
+
+    `prototypes[l]` (M_l, D) of unit length; `parents[l]` (M_l,), each node's parent at level l + 1, for all levels but
+    the last; `leaves` (N,), the node at level 0 of every image. A node may have no children and no images.
+    A tree is never changed, it is replaced whole.
+    """
+
+    prototypes: tuple[Tensor, ...]
+    parents: tuple[Tensor, ...]
+    leaves: Tensor
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prototypes", tuple(self.prototypes))
+        object.__setattr__(self, "parents", tuple(self.parents))
+        if not self.prototypes:
+            raise ValueError("a prototype tree needs at least one level of prototypes")
+        if len(self.parents) != len(self.prototypes) - 1:
+            raise ValueError(
+                f"{len(self.prototypes)} levels of prototypes need {len(self.prototypes) - 1} tensors of parents, "
+                f"not {len(self.parents)}"
+            )
+        for level, nodes in enumerate(self.prototypes):
+            _check_prototypes(nodes, level, dim=self.prototypes[0].shape[-1])
+        for level, parents in enumerate(self.parents):
+            _check_ids(parents, f"parents[{level}]", len(self.prototypes[level + 1]))
+            if len(parents) != len(self.prototypes[level]):
+                raise ValueError(
+                    f"parents[{level}] must name a parent for each of the {len(self.prototypes[level])} nodes of "
+                    f"level {level}, not {len(parents)}"
+                )
+        _check_ids(self.leaves, "leaves", len(self.prototypes[0]))
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """How many nodes each level has, fine → coarse."""
+        return tuple(len(nodes) for nodes in self.prototypes)
+
+    @property
+    def dim(self) -> int:
+        return self.prototypes[0].shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        return self.prototypes[0].device
+
+    @cached_property
+    def paths(self) -> Tensor:
+        """(M_1, L): the path of every leaf, fine → coarse."""
+        path = [torch.arange(self.levels[0], device=self.device)]
+        for parents in self.parents:
+            path.append(parents[path[-1]])
+        return torch.stack(path, dim=1)
+
+    def path(self, leaf: int | Tensor) -> Tensor:
+        """(…, L): the nodes from each leaf up to its root."""
+        if isinstance(leaf, int) and not -self.levels[0] <= leaf < self.levels[0]:
+            raise ValueError(f"there is no leaf {leaf}: the tree has {self.levels[0]}, counted from 0")
+        return self.paths[leaf]
+
+    def images(self, level: int, node: int) -> Tensor:
+        """The indices of the images below a node."""
+        self._check_node(level, node)
+        return (self.paths[self.leaves, level] == node).nonzero().flatten()
+
+    def children(self, level: int, node: int) -> Tensor:
+        """The nodes of level − 1 below a node; none below a leaf."""
+        self._check_node(level, node)
+        if level == 0:
+            return torch.empty(0, dtype=torch.int64, device=self.device)
+        return (self.parents[level - 1] == node).nonzero().flatten()
+
+    def sizes(self, level: int) -> Tensor:
+        """(M_l,): how many images each node of a level has."""
+        self._check_level(level)
+        return torch.bincount(self.paths[self.leaves, level], minlength=self.levels[level])
+
+    def assign(self, features: Features) -> Tensor:
+        """(n,): the leaf nearest by cosine to each row of `features` (n, D)."""
+        rows = UnitRows(features)
+        if rows.dim != self.dim:
+            raise ValueError(f"features have {rows.dim} columns, but the tree's prototypes have {self.dim}")
+        fault = rows.fault()
+        if fault is not None:
+            raise ValueError(fault)
+        prototypes = self.prototypes[0].to(rows.device).float()
+        leaves = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
+        for found in nearest(rows, prototypes):
+            leaves[found.chunk] = found.which
+        return leaves
+
+    def to(self, device: str | torch.device) -> PrototypeTree:
+        """The tree on a device."""
+        return PrototypeTree(
+            prototypes=tuple(nodes.to(device) for nodes in self.prototypes),
+            parents=tuple(parents.to(device) for parents in self.parents),
+            leaves=self.leaves.to(device),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tree as named tensors, for files and state dicts."""
+        named = {f"prototypes.{level}": nodes for level, nodes in enumerate(self.prototypes)}
+        named |= {f"parents.{level}": parents for level, parents in enumerate(self.parents)}
+        return named | {"leaves": self.leaves}
+
+    @classmethod
+    def from_tensors(cls, named: dict[str, Tensor]) -> PrototypeTree:
+        levels = sum(name.startswith("prototypes.") for name in named)
+        expected = {f"prototypes.{level}" for level in range(levels)} | {"leaves"}
+        expected |= {f"parents.{level}" for level in range(levels - 1)}
+        if levels == 0 or set(named) != expected:
+            raise ValueError(f"expected tensors prototypes.0 …, parents.0 … and leaves, found {sorted(named)}")
+        return cls(
+            prototypes=tuple(named[f"prototypes.{level}"] for level in range(levels)),
+            parents=tuple(named[f"parents.{level}"] for level in range(levels - 1)),
+            leaves=named["leaves"],
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the tree as a safetensors file, whole or not at all."""
+        from safetensors.torch import save_file
+
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.tensors().items()}
+        with written_whole(path) as aside:
+            save_file(tensors, aside, metadata={"format": FORMAT})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> PrototypeTree:
+        """Reads what `save` wrote; anything else is a ValueError."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                written = (file.metadata() or {}).get("format")
+                named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+        except SafetensorError as error:
+            raise ValueError(f"{os.fspath(path)!r} is no prototype tree, or is cut short: {error}") from error
+        if written != FORMAT:
+            raise ValueError(f"{os.fspath(path)!r} is no prototype tree: its format is {written!r}, not {FORMAT!r}")
+        try:
+            return cls.from_tensors(named)
+        except ValueError as error:
+            raise ValueError(f"{os.fspath(path)!r} is no sound prototype tree: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"PrototypeTree(levels={self.levels}, dim={self.dim}, images={len(self.leaves)})"
+
+    def _check_level(self, level: int) -> None:
+        if not 0 <= level < len(self.levels):
+            raise ValueError(f"there is no level {level}: the tree has levels 0 (finest) to {len(self.levels) - 1}")
+
+    def _check_node(self, level: int, node: int) -> None:
+        self._check_level(level)
+        if not 0 <= node < self.levels[level]:
+            raise ValueError(f"level {level} has no node {node}: it has {self.levels[level]}, counted from 0")
+
+
+def _check_prototypes(nodes: Tensor, level: int, *, dim: int) -> None:
+    name = f"prototypes[{level}]"
+    if not isinstance(nodes, Tensor) or not nodes.is_floating_point() or nodes.ndim != 2 or 0 in nodes.shape:
+        what = f"{nodes.dtype} {tuple(nodes.shape)}" if isinstance(nodes, Tensor) else type(nodes).__name__
+        raise ValueError(f"{name} must be a float tensor of shape (M, D), not {what}")
+    if nodes.shape[1] != dim:
+        raise ValueError(f"{name} has {nodes.shape[1]} columns, but prototypes[0] has {dim}")
+    length = torch.linalg.vector_norm(nodes.float(), dim=1)
+    # Half-precision prototypes are unit length to about 1e-2 only.
+    wrong = ~((length - 1).abs() <= max(1e-3, 2 * torch.finfo(nodes.dtype).eps))
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise ValueError(f"{name} must have unit length, but row {row} has length {float(length[row]):.6g}")
+
+
+def _check_ids(ids: Tensor, name: str, count: int) -> None:
+    if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.ndim != 1:
+        what = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
+        raise ValueError(f"{name} must be an int64 tensor of one dimension, not {what}")
+    wrong = (ids < 0) | (ids >= count)
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise ValueError(f"{name}[{row}] is {int(ids[row])}, but there are {count} nodes to point at, counted from 0")

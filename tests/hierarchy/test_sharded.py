@@ -1,0 +1,137 @@
+"""Hierarchical K-means over real gloo processes equals one process on the joined rows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hirl import PrototypeTree, hierarchical_kmeans
+
+LEVELS = (24, 6, 2)
+SHARES = {2: [700, 1300], 4: [900, 400, 0, 700]}
+DIM = 32
+
+
+def rows() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    middle = F.normalize(torch.randn(30, DIM, generator=generator), dim=1)
+    return middle[torch.randint(30, (2000,), generator=generator)] + 0.2 * torch.randn(2000, DIM, generator=generator)
+
+
+def repeated() -> Tensor:
+    """Two thousand rows of which all but five are the same, so that clusters run empty."""
+    generator = torch.Generator().manual_seed(1)
+    features = torch.randn(1, DIM, generator=generator).repeat(2000, 1)
+    features[torch.randperm(2000, generator=generator)[:5]] = torch.randn(5, DIM, generator=generator)
+    return features
+
+
+class Outcome:
+    """What every rank of a group wrote, beside what one process gets from all rows."""
+
+    def __init__(self, world: int, folder: Path) -> None:
+        self.features = rows()
+        self.start = hierarchical_kmeans(self.features, LEVELS, seed=11, iterations=2)
+        task = {
+            "features": self.features,
+            "repeated": repeated(),
+            "levels": list(LEVELS),
+            "shares": SHARES[world],
+            "start": self.start.tensors(),
+        }
+        torch.save(task, folder / "task.pt")
+        script = Path(__file__).parent / "rank_of_a_group.py"
+        processes = [
+            subprocess.Popen(
+                [sys.executable, script, str(rank), str(world), folder],
+                stderr=subprocess.PIPE,
+                env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
+            )
+            for rank in range(world)
+        ]
+        for process in processes:
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors.decode()
+        self.ranks: list[dict[str, Any]] = [
+            torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(world)
+        ]
+
+    def joined(self, name: str) -> PrototypeTree:
+        """The ranks' tree with the leaves of all rows; prototypes and parents must agree to the bit."""
+        for key, tensor in self.ranks[0][name].items():
+            assert key == "leaves" or all(torch.equal(tensor, rank[name][key]) for rank in self.ranks)
+        leaves = torch.cat([rank[name]["leaves"] for rank in self.ranks])
+        return PrototypeTree.from_tensors(self.ranks[0][name] | {"leaves": leaves})
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    return Outcome(request.param, tmp_path_factory.mktemp("group"))
+
+
+def inertia(features: Tensor, tree: PrototypeTree) -> float:
+    return float((F.normalize(features, dim=1) - tree.prototypes[0][tree.leaves]).square().sum(1).mean())
+
+
+def same(one: PrototypeTree, other: PrototypeTree) -> None:
+    assert torch.equal(one.leaves, other.leaves)
+    assert all(map(torch.equal, one.parents, other.parents))
+    for mine, theirs in zip(one.prototypes, other.prototypes, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_from_a_seed(outcome: Outcome) -> None:
+    alone = hierarchical_kmeans(outcome.features, LEVELS, seed=3)
+    together = outcome.joined("tree")
+    assert inertia(outcome.features, together) == pytest.approx(inertia(outcome.features, alone), rel=1e-4)
+    same(together, alone)
+
+
+def test_from_given_prototypes(outcome: Outcome) -> None:
+    alone = hierarchical_kmeans(outcome.features, LEVELS, init=outcome.start, iterations=3, tolerance=0)
+    same(outcome.joined("warm"), alone)
+
+
+def test_empty_clusters_are_filled_alike(outcome: Outcome) -> None:
+    together = outcome.joined("starved")
+    same(together, hierarchical_kmeans(repeated(), (6, 2)))
+    assert int(together.sizes(0).min()) >= 1
+
+
+def test_only_sums_and_counts_travel(outcome: Outcome) -> None:
+    """No message is longer than the sums and counts of the finest level, and that is far less than a rank's rows."""
+    longest = LEVELS[0] * (DIM + 1) + 2
+    assert all(rank["most_sent"] <= longest < 400 * DIM for rank in outcome.ranks)
+
+
+def test_every_rank_knows_every_leaf(outcome: Outcome) -> None:
+    alone = hierarchical_kmeans(outcome.features, LEVELS, seed=3)
+    for rank in outcome.ranks:
+        assert torch.equal(rank["by_order"], alone.leaves)
+        dealt = PrototypeTree.from_tensors(rank["dealt"])
+        assert torch.equal(rank["by_index"], dealt.assign(outcome.features))
+        padded = PrototypeTree.from_tensors(rank["padded"])
+        assert torch.equal(padded.leaves, padded.assign(outcome.features))
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("bad row", "rank 1: row 2 of features is not finite (NaN, infinite or too large for float32)"),
+        ("other width", "features must have the same number of columns on every rank, not [3, 32]"),
+        ("too many clusters", "2001 clusters of only 2000 rows"),
+        ("image left out", "index leaves out image 1 of"),
+        ("index on one rank wrong", "index must be 0 or more, not -1"),
+    ],
+)
+def test_a_fault_on_one_rank_ends_all(outcome: Outcome, what: str, words: str) -> None:
+    for rank in outcome.ranks:
+        assert words in rank[what]

@@ -1,0 +1,128 @@
+"""The `hirl` command through its entry point, as a user meets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hirl import PrototypeTree, suggest_levels
+
+HIRL = Path(sys.executable).parent / "hirl"
+
+
+def hirl(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HIRL, *words], capture_output=True, text=True, check=False, cwd=cwd)
+
+
+@pytest.fixture
+def features(tmp_path: Path) -> Path:
+    path = tmp_path / "features.npy"
+    np.save(path, np.random.default_rng(0).standard_normal((300, 16), dtype=np.float32))
+    return path
+
+
+def test_help_and_version() -> None:
+    for words in ((), ("--help",)):
+        shown = hirl(*words)
+        assert shown.returncode == 0
+        assert "examples:" in shown.stdout
+        assert "hirl cluster features.npy" in shown.stdout
+    assert hirl("--version").stdout.startswith("hirl 0.")
+    assert "--levels" in hirl("cluster", "--help").stdout
+
+
+def test_cluster_writes_a_tree_and_shows_its_levels(features: Path, tmp_path: Path) -> None:
+    shown = hirl("cluster", features, "--levels", "30", "6", "2", "--out", tmp_path / "tree.safetensors")
+    assert shown.returncode == 0, shown.stderr
+    assert "300 images, 3 levels" in shown.stdout
+    assert "level 0: 30 nodes" in shown.stderr
+    tree = PrototypeTree.load(tmp_path / "tree.safetensors")
+    assert tree.levels == (30, 6, 2)
+    assert torch.equal(tree.assign(np.load(features)), tree.leaves)
+
+
+def test_cluster_fits_levels_to_the_rows_and_says_so(features: Path, tmp_path: Path) -> None:
+    shown = hirl("cluster", features, "--out", tmp_path / "tree.safetensors")
+    assert shown.returncode == 0, shown.stderr
+    assert suggest_levels(300).why in shown.stdout
+    assert PrototypeTree.load(tmp_path / "tree.safetensors").levels == suggest_levels(300)
+
+
+def test_demo_prints_the_tree() -> None:
+    shown = hirl("demo")
+    assert shown.returncode == 0, shown.stderr
+    assert "all digits" in shown.stdout
+    assert "purity" in shown.stdout
+
+
+def test_a_traceback_only_when_asked_for(tmp_path: Path) -> None:
+    words = ("cluster", tmp_path / "missing.npy", "--out", tmp_path / "tree")
+    assert "Traceback" not in hirl(*words).stderr
+    for debug in (("--debug", *words), (*words, "--debug")):
+        shown = hirl(*debug)
+        assert "Traceback" in shown.stderr
+        assert shown.returncode != 0
+
+
+MISTAKES = {
+    "an unknown command": (["clutser"], "clutser"),
+    "an unknown option": (["cluster", "{features}", "--out", "{new}", "--lvels", "3"], "--lvels"),
+    "no output": (["cluster", "{features}"], "out"),
+    "no features": (["cluster", "--out", "{new}"], "features"),
+    "a missing file": (["cluster", "nowhere.npy", "--out", "{new}"], "there is no file 'nowhere.npy'"),
+    "a folder": (["cluster", ".", "--out", "{new}"], "there is no file '.'"),
+    "no npy file": (["cluster", "{text}", "--out", "{new}"], "is no .npy file of numbers"),
+    "an empty file": (["cluster", "{empty}", "--out", "{new}"], "is no .npy file of numbers"),
+    "a truncated file": (["cluster", "{cut}", "--out", "{new}"], "cut.npy"),
+    "pickled objects": (["cluster", "{objects}", "--out", "{new}"], "is no .npy file of numbers"),
+    "several arrays": (["cluster", "{npz}", "--out", "{new}"], "one array of shape (N, D), not several arrays"),
+    "a vector": (["cluster", "{vector}", "--out", "{new}"], "one array of shape (N, D), not (300,)"),
+    "whole numbers": (["cluster", "{integers}", "--levels", "3", "--out", "{new}"], "float type"),
+    "a NaN": (["cluster", "{nan}", "--levels", "3", "--out", "{new}"], "row 5 of features is not finite"),
+    "levels that grow": (["cluster", "{features}", "--levels", "3", "30", "--out", "{new}"], "must decrease"),
+    "too many clusters": (["cluster", "{features}", "--levels", "301", "--out", "{new}"], "only 300 rows"),
+    "a level of zero": (["cluster", "{features}", "--levels", "0", "--out", "{new}"], "levels"),
+    "a level in words": (["cluster", "{features}", "--levels", "many", "--out", "{new}"], "levels"),
+    "a level with commas": (["cluster", "{features}", "--levels", "30,10", "--out", "{new}"], "levels"),
+    "a negative seed": (["cluster", "{features}", "--seed", "-1", "--out", "{new}"], "seed"),
+    "no iterations": (["cluster", "{features}", "--iterations", "0", "--out", "{new}"], "iterations"),
+    "a tolerance above 1": (["cluster", "{features}", "--tolerance", "2", "--out", "{new}"], "tolerance"),
+    "an existing file": (["cluster", "{features}", "--out", "{features}"], "exists already"),
+    "a missing folder": (["cluster", "{features}", "--out", "no/such/tree"], "does not exist"),
+    "a folder as output": (["cluster", "{features}", "--overwrite", "--out", "."], "it is a folder"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence(mistake: str, features: Path, tmp_path: Path) -> None:
+    words, expected = MISTAKES[mistake]
+    good = np.load(features)
+    holed = good.copy()
+    holed[5] = np.nan
+    arrays = {"nan": holed, "vector": good[:, 0], "integers": good.astype(np.int32)}
+    named = {"features": features, "new": tmp_path / "new.safetensors", "npz": tmp_path / "several.npz"}
+    for name, array in arrays.items():
+        named[name] = tmp_path / f"{name}.npy"
+        np.save(named[name], array)
+    np.savez(named["npz"], good, good)
+    named |= {name: tmp_path / f"{name}.npy" for name in ("text", "empty", "cut", "objects")}
+    named["text"].write_text("hello")
+    named["empty"].write_bytes(b"")
+    named["cut"].write_bytes(features.read_bytes()[:-100])
+    np.save(named["objects"], np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    before = {file: file.read_bytes() for file in tmp_path.iterdir()}
+
+    shown = hirl(*(word.format(**named) for word in words), cwd=tmp_path)
+
+    assert shown.returncode == 2
+    assert "Traceback" not in shown.stderr
+    sentence = shown.stderr.strip().splitlines()
+    assert len(sentence) == 1, shown.stderr
+    assert sentence[0].startswith("hirl: ")
+    assert expected in sentence[0]
+    assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before

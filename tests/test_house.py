@@ -1,0 +1,137 @@
+"""The house itself: which room may import which, what an import costs, and what a wheel carries."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "hirl"
+
+# Who may import whom. A room that is not named here fails the test: give it its place first.
+MAY_IMPORT = {
+    "files": set[str](),
+    "hierarchy": {"files"},
+    "show": {"hierarchy"},
+    "demo": {"hierarchy", "show"},
+    "cli": {"files", "hierarchy", "show", "demo"},
+    "__init__": {"hierarchy"},
+}
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Every module a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} imports relatively"
+            # `from hirl import files` names the room in the imported name
+            yield from (f"hirl.{alias.name}" for alias in node.names) if node.module == "hirl" else [node.module or ""]
+
+
+def room(file: Path) -> str:
+    return file.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def test_imports_point_one_way() -> None:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        here = room(file)
+        assert here in MAY_IMPORT, f"{here} has no place in the house yet"
+        rooms = {name.split(".")[1] for name in imports(file) if name.startswith("hirl.")} - {"__version__"}
+        wrong = rooms - {here} - MAY_IMPORT[here]
+        assert not wrong, f"{file.relative_to(ROOT)} imports {sorted(wrong)}; {here} may import {MAY_IMPORT[here]}"
+
+
+def declared() -> set[str]:
+    wanted = [name for name in importlib.metadata.requires("hirl") or [] if "extra ==" not in name]
+    return {re.split(r"[\[<>=!~; ]", name)[0].lower().replace("_", "-") for name in wanted}
+
+
+def test_every_library_in_use_is_declared_and_every_declared_one_used() -> None:
+    homes = importlib.metadata.packages_distributions()
+    used = set()
+    for file in PACKAGE.rglob("*.py"):
+        for name in imports(file):
+            top = name.split(".")[0]
+            if top not in sys.stdlib_module_names and top != "hirl":
+                used |= {home.lower().replace("_", "-") for home in homes[top]}
+    assert used == declared()
+
+
+def test_importing_every_public_name_is_cheap() -> None:
+    """At most 0.3 s on top of torch; the best of three, for the machine may be busy."""
+    code = (
+        "import time, torch; start = time.perf_counter(); import hirl; [getattr(hirl, name) for name in dir(hirl)]; "
+        "print(time.perf_counter() - start)"
+    )
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(3)]
+    assert min(float(run.stdout) for run in runs) <= 0.3
+
+
+def test_help_needs_no_torch() -> None:
+    code = "import sys, hirl.cli; hirl.cli.main(['--version']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+        str(ROOT),
+    ]
+    subprocess.run(command, check=True)
+    return next(folder.glob("*.whl"))
+
+
+def run_from(environment: Path, folder: Path) -> None:
+    """The command of an installed wheel, away from the source tree, and every file of the package beside it."""
+    code = "import pathlib, hirl; print(pathlib.Path(hirl.__file__).parent)"
+    shown = subprocess.run([environment / "bin/python", "-c", code], capture_output=True, check=True, cwd=folder)
+    installed = Path(shown.stdout.decode().strip())
+    assert installed.is_relative_to(environment)
+    files = {
+        file.relative_to(PACKAGE) for file in PACKAGE.rglob("*") if file.is_file() and "__pycache__" not in file.parts
+    }
+    assert files <= {file.relative_to(installed) for file in installed.rglob("*")}
+    demo = subprocess.run([environment / "bin/hirl", "demo"], capture_output=True, check=True, cwd=folder)
+    assert "all digits" in demo.stdout.decode()
+
+
+def test_a_wheel_runs_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+    """The libraries are lent from here, to save minutes; `make test-long` installs them as well."""
+    venv.create(tmp_path / "env", with_pip=False)
+    python = tmp_path / "env/bin/python"
+    site = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, check=True
+    ).stdout.decode()
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(pip, check=True)
+    # A .pth file lends the libraries but not this checkout, which is itself a .pth file that is not followed.
+    (Path(site.strip()) / "lent.pth").write_text(sysconfig.get_path("purelib"))
+    run_from(tmp_path / "env", tmp_path)
+
+
+@pytest.mark.long
+def test_a_wheel_brings_all_it_needs(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "env", with_pip=True)
+    subprocess.run([tmp_path / "env/bin/python", "-m", "pip", "install", "-q", wheel], check=True)
+    run_from(tmp_path / "env", tmp_path)
