@@ -126,3 +126,74 @@ def test_a_mistake_is_one_sentence(mistake: str, features: Path, tmp_path: Path)
     assert sentence[0].startswith("hirl: ")
     assert expected in sentence[0]
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def folder_of_images(path: Path) -> Path:
+    from PIL import Image
+
+    for place in ("cats/tabby", "cats/persian", "dogs/poodle"):
+        (path / place).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (40, 30), (number * 80, 90, 120)).save(path / place / f"{number}.png")
+    return path
+
+
+def test_images_tells_what_a_folder_holds(tmp_path: Path) -> None:
+    from PIL import Image
+
+    folder = folder_of_images(tmp_path / "photos")
+    shown = hirl("images", folder, "--out", tmp_path / "sheet.png")
+    assert shown.returncode == 0, shown.stderr
+    assert "9 images" in shown.stdout
+    assert "persian, tabby" in shown.stdout
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.format == "PNG"
+        assert sheet.width > 4 * 64
+    assert "exists already" in hirl("images", folder, "--out", tmp_path / "sheet.png").stderr
+
+
+def test_views_draws_what_a_network_sees(tmp_path: Path) -> None:
+    from PIL import Image
+
+    folder = folder_of_images(tmp_path / "photos")
+    out = tmp_path / "views.webp"
+    shown = hirl("views", folder, "--method", "dino", "--size", "32", "--rows", "2", "--out", out)
+    assert shown.returncode == 0, shown.stderr
+    with Image.open(out) as sheet:
+        assert sheet.format == "WEBP"
+        assert sheet.height > 2 * 112
+
+
+IMAGE_MISTAKES = {
+    "a missing folder": (["images", "nowhere/"], "neither a path nor the name"),
+    "a near miss": (["images", "shape"], "did you mean shapes?"),
+    "an empty folder": (["images", "{empty}"], "no image in the folder"),
+    "a text file": (["images", "{text}"], "is no set of images"),
+    "an unknown split": (["images", "{photos}", "--split", "val"], "has no parts such as train and val"),
+    "a drawn size too small": (["images", "shapes-4"], "from 16 to 512"),
+    "no picture's name": (["images", "{photos}", "--out", "sheet.txt"], "must end in one of"),
+    "a sheet in no folder": (["images", "{photos}", "--out", "no/sheet.png"], "does not exist"),
+    "an unknown method": (["views", "{photos}", "--method", "vicreg", "--out", "v.png"], "vicreg"),
+    "no method": (["views", "{photos}", "--out", "v.png"], "method"),
+    "a view of no pixels": (["views", "{photos}", "--method", "dino", "--size", "0", "--out", "v.png"], "size"),
+    "an odd size for masks": (["views", "{photos}", "--method", "ibot", "--size", "50", "--out", "v.png"], "patch"),
+    "a data set that is not there": (["images", "cifar10", "--root", "{empty}"], "download"),
+}
+
+
+@pytest.mark.parametrize("mistake", IMAGE_MISTAKES)
+def test_a_mistake_with_images_is_one_sentence(mistake: str, tmp_path: Path) -> None:
+    words, expected = IMAGE_MISTAKES[mistake]
+    named = {"photos": folder_of_images(tmp_path / "photos"), "empty": tmp_path / "empty", "text": tmp_path / "a.txt"}
+    named["empty"].mkdir()
+    named["text"].write_text("hello")
+    before = sorted(tmp_path.rglob("*"))
+
+    shown = hirl(*(word.format(**named) for word in words), cwd=tmp_path)
+
+    assert shown.returncode == 2, shown.stdout
+    sentence = shown.stderr.strip().splitlines()
+    assert len(sentence) == 1, shown.stderr
+    assert sentence[0].startswith("hirl: ")
+    assert expected in sentence[0]
+    assert sorted(tmp_path.rglob("*")) == before

@@ -21,10 +21,11 @@ PACKAGE = ROOT / "src" / "hirl"
 MAY_IMPORT = {
     "files": set[str](),
     "hierarchy": {"files"},
-    "show": {"hierarchy"},
+    "data": {"files"},
+    "show": {"data", "hierarchy"},
     "demo": {"hierarchy", "show"},
-    "cli": {"files", "hierarchy", "show", "demo"},
-    "__init__": {"hierarchy"},
+    "cli": {"data", "demo", "files", "hierarchy", "show"},
+    "__init__": {"data", "hierarchy"},
 }
 
 

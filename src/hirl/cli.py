@@ -6,17 +6,25 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from hirl.data import ImageSet
+
 MISTAKE = 2
+SHEETS = {".png": "PNG", ".webp": "WEBP", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 ABOUT = """hirl learns hierarchical image representations from unlabelled pictures.
 
 examples:
   hirl demo                                            a tree of handwritten digits, in seconds
+  hirl images photos/ --out sheet.png                  what is in a folder, and a contact sheet of it
+  hirl views photos/ --method dino --out views.png     what a network would see of it
   hirl cluster features.npy --out tree.safetensors     a tree over features of your own, levels fitted to their number
   hirl cluster features.npy --levels 3000 300 30 --out tree.safetensors
   hirl cluster --help                                  all there is to say to one command
@@ -56,14 +64,11 @@ def cluster_options(parser: ArgumentParser) -> None:
 def cluster(config: Namespace) -> None:
     import numpy as np
 
-    from hirl.files import check_writable
     from hirl.hierarchy.kmeans import hierarchical_kmeans
     from hirl.hierarchy.levels import suggest_levels
     from hirl.show import kmeans_progress, level_table
 
-    check_writable(config.out)
-    if config.out.exists() and not config.overwrite:
-        raise ValueError(f"{str(config.out)!r} exists already: name another --out, or say --overwrite")
+    check_new(config)
     if not config.features.is_file():
         raise ValueError(f"there is no file {str(config.features)!r}: the features are a .npy file of shape (N, D)")
     try:
@@ -93,6 +98,87 @@ def cluster(config: Namespace) -> None:
     print(f"tree of {len(tree.leaves):,} images written to {config.out}")
 
 
+def source_options(parser: ArgumentParser) -> None:
+    parser.add_argument("source", help="a folder, a .npz file, tar shards, or a known name such as shapes or cifar10")
+    parser.add_argument("--split", help="train, val, test …; by default the training part")
+    parser.add_argument("--root", type=Path, help="the folder that holds a torchvision data set")
+    parser.add_argument("--download", action="store_true", help="fetch a torchvision data set that is missing")
+
+
+def images_options(parser: ArgumentParser) -> None:
+    source_options(parser)
+    parser.add_argument("--out", type=Path, help="draw a contact sheet into this file (.png, .webp, .jpg)")
+    parser.add_argument("--tile", type=PositiveInt, default=64, help="pixels a picture of the sheet")
+    parser.add_argument("--columns", type=PositiveInt, default=4, help="pictures a class")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file at --out")
+
+
+def images(config: Namespace) -> None:
+    from hirl.data import class_sheet
+    from hirl.show import image_table
+
+    check_sheet(config)
+    found = opened(config)
+    image_table(found)
+    if config.out is not None:
+        save_sheet(class_sheet(found, tile=config.tile, columns=config.columns), config.out)
+
+
+def views_options(parser: ArgumentParser) -> None:
+    from hirl.data.view_recipes import RECIPES
+
+    source_options(parser)
+    parser.add_argument("--method", choices=tuple(RECIPES), required=True, help="whose views")
+    parser.add_argument("--out", type=Path, required=True, help="the sheet's file (.png, .webp, .jpg)")
+    parser.add_argument("--size", type=PositiveInt, help="of a global view; by default that of small images, else 224")
+    parser.add_argument("--rows", type=PositiveInt, default=6, help="images shown, spread over the set")
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="of the views")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file at --out")
+
+
+def views(config: Namespace) -> None:
+    from hirl.data import view_sheet
+    from hirl.data.view_recipes import RECIPES
+
+    check_sheet(config)
+    found = opened(config)
+    size = config.size or (224 if found.pixels is None else min(found.pixels.shape[-2:]))
+    title = f"{config.method}, {size} px"
+    save_sheet(
+        view_sheet(found, RECIPES[config.method](size), rows=config.rows, seed=config.seed, title=title), config.out
+    )
+
+
+def opened(config: Namespace) -> ImageSet:
+    from hirl.data import open_images
+
+    return open_images(config.source, split=config.split, root=config.root, download=config.download)
+
+
+def check_new(config: Namespace) -> None:
+    from hirl.files import check_writable
+
+    check_writable(config.out)
+    if config.out.exists() and not config.overwrite:
+        raise ValueError(f"{str(config.out)!r} exists already: name another --out, or say --overwrite")
+
+
+def check_sheet(config: Namespace) -> None:
+    if config.out is None:
+        return
+    if config.out.suffix.lower() not in SHEETS:
+        raise ValueError(f"a sheet is a picture: --out {str(config.out)!r} must end in one of {', '.join(SHEETS)}")
+    check_new(config)
+
+
+def save_sheet(sheet: Image, out: Path) -> None:
+    from hirl.files import written_whole
+
+    with written_whole(out) as aside, aside.open("wb") as file:
+        sheet.save(file, SHEETS[out.suffix.lower()], quality=80)
+    print(f"contact sheet of {sheet.width} × {sheet.height} pixels written to {out}")
+
+
 def demo_options(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="of the tree's starting rows")
 
@@ -105,6 +191,8 @@ def demo(config: Namespace) -> None:
 
 COMMANDS = (
     Command("demo", "builds and prints a tree over the handwritten digits of scikit-learn", demo_options, demo),
+    Command("images", "tells what a set of images holds, and draws a contact sheet of it", images_options, images),
+    Command("views", "draws what a method's network sees of your images", views_options, views),
     Command("cluster", "builds a tree of prototypes over features of your own", cluster_options, cluster),
 )
 

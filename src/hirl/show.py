@@ -1,4 +1,4 @@
-"""What the terminal shows of a hierarchy: progress while it is made, tables and trees once it is."""
+"""What the terminal shows: a hierarchy while it is made and once it is, and what a set of images holds."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -19,6 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 if TYPE_CHECKING:
+    from hirl.data import ImageSet
     from hirl.hierarchy.kmeans import Progress as KmeansProgress
     from hirl.hierarchy.tree import PrototypeTree
 
@@ -64,4 +66,24 @@ def level_table(tree: PrototypeTree, **columns: Sequence[str]) -> None:
         below = tree.levels[level - 1] if level else len(tree.leaves)
         row = [str(level), f"{nodes:,}", f"{int(sizes.min()):,}", f"{int(sizes.median()):,}", f"{int(sizes.max()):,}"]
         table.add_row(*row, f"{below / nodes:.1f}", *(values[level] for values in columns.values()))
+    Console().print(table)
+
+
+def image_table(images: ImageSet) -> None:
+    """Prints a row a label level, finest first: classes, images a class, and the first of their names."""
+    title = f"{images.name}: {len(images):,} images"
+    if images.pixels is not None:
+        height, width = images.pixels.shape[-2:]
+        title += f" of {width} × {height} pixels"
+    if images.labels is None:
+        Console().print(f"{title}, unlabelled", markup=False, highlight=False)
+        return
+    table = Table(title=escape(title), title_justify="left")
+    for heading in ("level", "classes", "fewest", "median", "most", "named"):
+        table.add_column(heading, justify="left" if heading == "named" else "right")
+    for level, names in enumerate(images.label_names):
+        counts = images.labels[:, level].bincount(minlength=len(names))
+        figures = [len(names), int(counts.min()), int(counts.median()), int(counts.max())]
+        few = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+        table.add_row(str(level), *(f"{figure:,}" for figure in figures), escape(few))
     Console().print(table)

@@ -1,0 +1,52 @@
+"""A sample's way in: sources of images, the built-in pictures, and the views a network sees of them.
+
+The names load when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hirl.data.loader import EvaluationLoader as EvaluationLoader
+    from hirl.data.loader import Loader as Loader
+    from hirl.data.render import Batch as Batch
+    from hirl.data.shapes import Shapes as Shapes
+    from hirl.data.sheet_classes import class_sheet as class_sheet
+    from hirl.data.sheet_views import view_sheet as view_sheet
+    from hirl.data.sources import BadImage as BadImage
+    from hirl.data.sources import ImageSet as ImageSet
+    from hirl.data.sources import ImageStream as ImageStream
+    from hirl.data.sources import Skipped as Skipped
+    from hirl.data.sources import in_memory as in_memory
+    from hirl.data.sources import open_images as open_images
+    from hirl.data.sources import open_source as open_source
+    from hirl.data.sources import read_or_replace as read_or_replace
+    from hirl.data.views import View as View
+
+_HOMES = {
+    "BadImage": "sources",
+    "Batch": "render",
+    "EvaluationLoader": "loader",
+    "ImageSet": "sources",
+    "ImageStream": "sources",
+    "Loader": "loader",
+    "Shapes": "shapes",
+    "Skipped": "sources",
+    "View": "views",
+    "class_sheet": "sheet_classes",
+    "in_memory": "sources",
+    "open_images": "sources",
+    "open_source": "sources",
+    "read_or_replace": "sources",
+    "view_sheet": "sheet_views",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(f"hirl.data.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'hirl.data' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

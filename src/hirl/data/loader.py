@@ -1,0 +1,279 @@
+"""Batches of views in an order of (seed, epoch): any worker count, any number of ranks, from any batch on.
+
+An epoch's order is cut into global batches and each of those into the ranks' shares, so that two processes together
+see what one alone would. Tasks carry their epoch with them: workers keep running from one epoch to the next.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from hirl.data.draws import Ints, permutation
+from hirl.data.render import Batch, CentreRenderer, Normalisation, Piece, ViewRenderer, is_batched, join
+from hirl.data.sources.image_set import BadImage, ImageSet
+from hirl.data.sources.skipped import Skipped
+from hirl.data.views import View
+
+_LARGEST_PIECE = 64  # images a worker hands over at once: bounds the wait for the first batch and shared memory
+_BATCHES_AHEAD = 2
+_Task = tuple[int, Ints]  # epoch, indices
+
+
+class _Renderer(Protocol):
+    images: ImageSet
+    device: torch.device
+
+    def begin(self, indices: Ints, epoch: int) -> Piece: ...
+    def finish(self, piece: Piece, epoch: int) -> Batch: ...
+
+
+class _Pieces(Dataset[Piece | BadImage]):
+    """The workers' side: a task in, a piece of a batch out."""
+
+    def __init__(self, renderer: _Renderer) -> None:
+        self.renderer = renderer
+
+    def __getitem__(self, task: _Task) -> Piece | BadImage:
+        epoch, indices = task
+        try:
+            return self.renderer.begin(indices, epoch)
+        except BadImage as bad:  # raised again where the caller is: torch would turn it into a RuntimeError
+            return bad
+
+
+class _Tasks(Sampler[_Task]):
+    """What the workers are asked for; set anew before each epoch."""
+
+    def __init__(self) -> None:
+        self.tasks: list[_Task] = []
+
+    def __iter__(self) -> Iterator[_Task]:
+        return iter(self.tasks)
+
+
+class _Batches:
+    """The main process's side, common to training and evaluation."""
+
+    def __init__(self, renderer: _Renderer, *, workers: int | None, batch: int, skipped: Skipped | None) -> None:
+        self.skipped = Skipped() if skipped is None else skipped
+        self.waited = 0.0  # seconds the caller has waited for batches, over all epochs
+        self.workers = default_workers(renderer.images) if workers is None else workers
+        if self.workers < 0:
+            raise ValueError(f"workers is {workers}, but must be at least 0, or None to choose by itself.")
+        if self.workers and is_batched(renderer.images) and renderer.device.type != "cpu":
+            raise ValueError(
+                f"workers is {workers}, but views of small images in memory are made on {renderer.device} itself: "
+                "choose 0, or None to choose by itself."
+            )
+        self._renderer = renderer
+        self._tasks = _Tasks()
+        per_batch = -(-batch // _LARGEST_PIECE)
+        self._pieces: DataLoader[Piece | BadImage] = DataLoader(
+            _Pieces(renderer),
+            batch_size=None,
+            sampler=self._tasks,
+            num_workers=self.workers,
+            persistent_workers=self.workers > 0,
+            prefetch_factor=-(-_BATCHES_AHEAD * per_batch // self.workers) if self.workers else None,
+            pin_memory=renderer.device.type == "cuda",
+            generator=torch.Generator(),  # or torch's global one moves on with every epoch
+        )
+
+    def _run(self, shares: list[Ints], epoch: int) -> Iterator[Batch]:
+        cuts = [np.split(share, range(_LARGEST_PIECE, len(share), _LARGEST_PIECE)) for share in shares]
+        if self.workers == 0 and is_batched(self._renderer.images):
+            cuts = [[share] for share in shares]
+        self._tasks.tasks = [(epoch, indices) for cut in cuts for indices in cut]
+        start = perf_counter()
+        pieces = iter(self._pieces)
+        for cut in cuts:
+            piece = join([_or_raise(next(pieces)) for _ in cut])
+            for bad in piece.bad:
+                self.skipped.add(bad)
+            batch = self._renderer.finish(piece, epoch)
+            self.waited += perf_counter() - start
+            yield batch
+            start = perf_counter()
+
+
+def _or_raise(piece: Piece | BadImage) -> Piece:
+    if isinstance(piece, BadImage):
+        raise piece
+    return piece
+
+
+def default_workers(images: ImageSet) -> int:
+    """0 for arrays of small images, made in whole batches; else the cores this process may use, up to 8."""
+    if is_batched(images):
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, 8)
+
+
+def _check_ranks(rank: int, world_size: int) -> None:
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank is {rank} of world_size {world_size}, but must be at least 0 and below world_size.")
+
+
+def _check_images(images: ImageSet) -> None:
+    if len(images) == 0:
+        raise ValueError(f"{images.name} has no images, but a loader needs at least one.")
+
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def normalisation(
+    images: ImageSet, mean: tuple[float, ...] | None = None, std: tuple[float, ...] | None = None
+) -> Normalisation:
+    """ImageNet's figures unless told otherwise; for grey images, the mean over their channels."""
+    grey = images.channels == 1
+    chosen = Normalisation(
+        mean if mean is not None else (sum(IMAGENET_MEAN) / 3,) if grey else IMAGENET_MEAN,
+        std if std is not None else (sum(IMAGENET_STD) / 3,) if grey else IMAGENET_STD,
+    )
+    for name, values in (("mean", chosen.mean), ("std", chosen.std)):
+        if len(values) != images.channels:
+            raise ValueError(f"{name} has {len(values)} values, but {images.name} has {images.channels} channels.")
+    if min(chosen.std) <= 0:
+        raise ValueError(f"std is {chosen.std}, but must be above 0 in every channel.")
+    return chosen
+
+
+class Loader(_Batches):
+    """Random views of a set of images. `set_epoch` says which epoch, and from which batch, the next iteration gives."""
+
+    def __init__(
+        self,
+        images: ImageSet,
+        views: tuple[View, ...],
+        *,
+        batch_size: int,
+        seed: int = 0,
+        workers: int | None = None,
+        device: str | torch.device = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+        shuffle: bool = True,
+        drop_last: bool = True,
+        strict: bool = False,
+        skipped: Skipped | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+    ) -> None:
+        """batch_size is the global one, over all ranks."""
+        _check_images(images)
+        _check_ranks(rank, world_size)
+        if not views:
+            raise ValueError("views is empty, but a loader needs at least one view.")
+        if batch_size < 1 or batch_size % world_size:
+            raise ValueError(
+                f"batch_size is {batch_size}, but must be at least 1 and a multiple of world_size, {world_size}."
+            )
+        if drop_last and batch_size > len(images):
+            raise ValueError(
+                f"batch_size is {batch_size}, but {images.name} has only {len(images)} images: "
+                "choose a smaller one, or drop_last=False."
+            )
+        self.normalisation = normalisation(images, mean, std)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+        self.rank = rank
+        self.world_size = world_size
+        self.epoch = 0
+        self.start_batch = 0
+        self._count = len(images)
+        self.renderer = ViewRenderer(
+            images,
+            tuple(views),
+            seed=seed,
+            normalisation=self.normalisation,
+            device=torch.device(device),
+            strict=strict,
+        )
+        super().__init__(self.renderer, workers=workers, batch=batch_size // world_size, skipped=skipped)
+
+    def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
+        """For the next iteration; what came before has no bearing on it."""
+        if epoch < 0 or not 0 <= start_batch <= len(self):
+            raise ValueError(
+                f"epoch is {epoch} and start_batch {start_batch}, but they must be at least 0, and start_batch at "
+                f"most the number of batches, {len(self)}."
+            )
+        self.epoch = epoch
+        self.start_batch = start_batch
+
+    def __len__(self) -> int:
+        """Batches in a whole epoch."""
+        return self._count // self.batch_size if self.drop_last else -(-self._count // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        # A generator: epoch and start are read at the first `next`, so `set_epoch` may follow `iter`.
+        order = permutation(self.seed, self.epoch, self._count) if self.shuffle else np.arange(self._count)
+        batches = [order[n * self.batch_size :][: self.batch_size] for n in range(self.start_batch, len(self))]
+        shares = [np.array_split(batch, self.world_size)[self.rank] for batch in batches]
+        yield from self._run(shares, self.epoch)
+
+
+class EvaluationLoader(_Batches):
+    """Each image once, in order: resized, centre-cropped, normalised. Ranks take every world_size-th image."""
+
+    def __init__(
+        self,
+        images: ImageSet,
+        *,
+        size: int,
+        resize: int | None = None,
+        interpolation: str = "bilinear",
+        batch_size: int = 256,
+        workers: int | None = None,
+        device: str | torch.device = "cpu",
+        rank: int = 0,
+        world_size: int = 1,
+        strict: bool = False,
+        skipped: Skipped | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+    ) -> None:
+        """resize: the shorter side before the crop; by default 256/224 of size, from 96 pixels up, and size below.
+
+        batch_size is per rank here: nothing depends on it.
+        """
+        _check_images(images)
+        _check_ranks(rank, world_size)
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}, but must be at least 1.")
+        before = resize if resize is not None else round(size * 256 / 224) if size >= 96 else size
+        if not 1 <= size <= before:
+            raise ValueError(f"size is {size} and resize {before}, but size must be at least 1 and at most resize.")
+        if interpolation not in ("bilinear", "bicubic"):
+            raise ValueError(f"interpolation is {interpolation!r}, but must be one of 'bilinear', 'bicubic'.")
+        self.normalisation = normalisation(images, mean, std)
+        self.batch_size = batch_size
+        self.indices = np.arange(rank, len(images), world_size)
+        renderer = CentreRenderer(
+            images,
+            size=size,
+            resize=before,
+            interpolation=interpolation,
+            normalisation=self.normalisation,
+            device=torch.device(device),
+            strict=strict,
+        )
+        super().__init__(renderer, workers=workers, batch=batch_size, skipped=skipped)
+
+    def __len__(self) -> int:
+        return -(-len(self.indices) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        starts = range(0, len(self.indices), self.batch_size)
+        yield from self._run([self.indices[start : start + self.batch_size] for start in starts], 0)

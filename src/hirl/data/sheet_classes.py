@@ -1,0 +1,82 @@
+"""A contact sheet of a set of images: a row for each class, in blocks of the coarser classes, or a grid without labels."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hirl.data.sources.image_set import ImageSet
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_PAPER, _INK, _FAINT = (250, 249, 246), (38, 40, 46), (128, 130, 138)
+_TEXT, _GAP, _HEAD, _MARGIN = 150, 2, 28, 16
+MOST_CLASSES = 200  # rows; a sheet of more is no longer looked at
+
+
+def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4) -> Image.Image:
+    """`columns` images of each of the finest classes, the first ones of the set; save it as PNG or WebP."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    if tile < 8 or columns < 1:
+        raise ValueError(f"a sheet needs tiles of at least 8 pixels and 1 column, not {tile} and {columns}")
+    blocks = _blocks(images, columns)
+    rows = [len(rows) for _, rows in blocks]
+    halves = 2 if sum(rows) > 12 and len(blocks) > 1 else 1
+    per_half = math.ceil(sum(rows) / halves)
+    width = _TEXT + columns * (tile + _GAP)
+    at: list[tuple[int, int]] = []  # of each block: its half and its top
+    half, top, used = 0, _MARGIN, 0
+    for count in rows:
+        if used >= per_half and half + 1 < halves:
+            half, top, used = half + 1, _MARGIN, 0
+        at.append((half, top))
+        top += _HEAD + count * (tile + _GAP)
+        used += count
+    bottoms = [y + _HEAD + count * (tile + _GAP) for (_, y), count in zip(at, rows, strict=True)]
+    sheet = Image.new("RGB", (halves * (width + _MARGIN) + _MARGIN, max(bottoms) + _MARGIN), _PAPER)
+    pen = ImageDraw.Draw(sheet)
+    heading, plain = ImageFont.load_default(15), ImageFont.load_default(13)
+    for (heading_text, members), (half, top) in zip(blocks, at, strict=True):
+        x = _MARGIN + half * (width + _MARGIN)
+        pen.text((x, top + 4), heading_text, _INK, heading)
+        for row, (name, indices) in enumerate(members):
+            y = top + _HEAD + row * (tile + _GAP)
+            pen.text((x, y + tile // 2), name if len(name) < 22 else f"{name[:20]}…", _FAINT, plain, anchor="lm")
+            for column, index in enumerate(indices):
+                sheet.paste(_square(images.read(index, shorter=tile), tile), (x + _TEXT + column * (tile + _GAP), y))
+    return sheet
+
+
+Block = tuple[str, list[tuple[str, list[int]]]]  # a heading, and rows of a name and the indices of images
+
+
+def _blocks(images: ImageSet, columns: int) -> list[Block]:
+    if images.labels is None:
+        shown = torch.linspace(0, len(images) - 1, min(len(images), 12 * columns)).round().long().unique().tolist()
+        rows = [("", shown[start : start + columns]) for start in range(0, len(shown), columns)]
+        return [(f"{images.name}: {len(images):,} images", rows)]
+    names = images.label_names
+    blocks: dict[str, list[tuple[str, list[int]]]] = {}
+    order = images.labels.flip(1)  # coarse to fine, so that a block's classes come together
+    classes = torch.unique(order, dim=0)
+    if len(classes) > MOST_CLASSES:
+        classes = classes[torch.linspace(0, len(classes) - 1, MOST_CLASSES).round().long()]
+    for labels in classes.tolist():
+        above = [names[level][label] for level, label in zip(range(len(names) - 1, 0, -1), labels, strict=False)]
+        members = (order == torch.tensor(labels)).all(1).nonzero().flatten()[:columns].tolist()
+        heading = "  ›  ".join(above) or f"{images.name}: {len(images):,} images"
+        blocks.setdefault(heading, []).append((names[0][labels[-1]], members))
+    return list(blocks.items())
+
+
+def _square(image: Tensor, side: int) -> Image.Image:
+    """The centre of an image (C, H, W) as a square of `side`."""
+    from PIL import Image, ImageOps
+
+    picture = Image.fromarray(image.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
+    return ImageOps.fit(picture, (side, side), Image.Resampling.LANCZOS)

@@ -1,0 +1,148 @@
+"""Hugging Face `datasets`: objects somebody loaded, folders they saved, folders of parquet files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hirl.data.sources.decode import MAX_BYTES
+from hirl.data.sources.escape import one_line
+from hirl.data.sources.image_set import BadImage, ImageSet, LabelNames
+from hirl.data.sources.labels import given_labels
+from hirl.data.sources.splits import choose_split, no_splits
+
+
+class HuggingFaceImages(ImageSet):
+    """Rows of a `datasets.Dataset`; images stay encoded until they are read."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        rows: Any,
+        column: str,
+        channels: int = 3,
+        labels: Tensor | None = None,
+        label_names: LabelNames = (),
+    ) -> None:
+        super().__init__(name=name, channels=channels, labels=labels, label_names=label_names)
+        self._rows = rows
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, index: int, *, shorter: int | None = None) -> Tensor:
+        self._check(index)
+        stored = self._rows[int(index)][self._column]
+        if not stored or not (stored.get("bytes") or stored.get("path")):
+            raise BadImage(index, self.path(index), "the row has no image")
+        data = stored["bytes"]
+        if data is None:
+            path = Path(stored["path"])
+            try:
+                if path.stat().st_size > MAX_BYTES:
+                    raise BadImage(index, str(path), f"it has more than {MAX_BYTES:,} bytes")
+                data = path.read_bytes()
+            except OSError as error:
+                raise BadImage(index, str(path), error.strerror or type(error).__name__) from error
+        return self._decode(data, index, shorter)
+
+
+def is_hugging_face(source: object) -> bool:
+    """Whether `source` came out of the `datasets` library, found out without importing it."""
+    return type(source).__module__.split(".")[0] == "datasets"
+
+
+def open_hugging_face(source: Any, *, split: str | None, channels: int, name: str | None = None) -> ImageSet:
+    """A `Dataset`, or the chosen split of a `DatasetDict`."""
+    library = _library()
+    if isinstance(source, library.DatasetDict):
+        name = name or "datasets.DatasetDict"
+        part = choose_split(split, list(source), name=name)
+        source, name = source[part], f"{name}/{part}"
+    elif isinstance(source, library.Dataset):
+        name = name or source.info.dataset_name or "datasets.Dataset"
+        no_splits(split, name=name)
+    else:
+        raise ValueError(f"A {type(source).__name__} has no index to read by; load it without streaming=True.")
+    rows = source.with_format(None)
+    if len(rows) == 0:
+        raise ValueError(f"{name} has no rows.")
+    column = _image_column(rows, library, name)
+    labels, label_names = _labels(rows, library, name)
+    encoded = rows.select_columns([column]).cast_column(column, library.Image(decode=False))
+    return HuggingFaceImages(
+        name=name, rows=encoded, column=column, channels=channels, labels=labels, label_names=label_names
+    )
+
+
+def open_saved(root: Path, *, split: str | None, channels: int) -> ImageSet:
+    """A folder written by `save_to_disk`."""
+    return open_hugging_face(
+        _library().load_from_disk(str(root)), split=split, channels=channels, name=one_line(str(root))
+    )
+
+
+def open_parquet(root: Path, *, split: str | None, channels: int) -> ImageSet:
+    """A folder of parquet files: splits by folder or file name (`train-00000.parquet`), as the hub has them."""
+    library = _library()
+    name = one_line(str(root))
+    try:
+        found = library.load_dataset("parquet", data_dir=str(root))
+    except (library.exceptions.DatasetGenerationError, ValueError, OSError) as error:
+        reason = one_line(str(error.__cause__ or error)).rstrip(".")
+        raise ValueError(f"The parquet files in {name} cannot be read: {reason}.") from error
+    if len(found) == 1 and split is None:
+        return open_hugging_face(next(iter(found.values())), split=None, channels=channels, name=name)
+    return open_hugging_face(found, split=split, channels=channels, name=name)
+
+
+def _library() -> ModuleType:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ImportError("This source needs the library datasets: pip install datasets.") from error
+    return datasets
+
+
+def _image_column(rows: Any, library: ModuleType, name: str) -> str:
+    """The one column of images: declared as such, or encoded bytes as other programs write them."""
+    declared = [column for column, kind in rows.features.items() if isinstance(kind, library.Image)]
+    found = declared or [column for column, kind in rows.features.items() if _holds_bytes(kind, library)]
+    if len(found) != 1:
+        problem = f"the image columns {', '.join(map(repr, found))}" if found else "no image column"
+        raise ValueError(
+            f"{name} has {problem} among {', '.join(map(repr, rows.column_names))}; it must have exactly one."
+        )
+    return found[0]
+
+
+def _holds_bytes(kind: Any, library: ModuleType) -> bool:
+    stored = kind.get("bytes") if isinstance(kind, dict) else kind
+    return isinstance(stored, library.Value) and stored.dtype in ("binary", "large_binary")
+
+
+def _labels(rows: Any, library: ModuleType, name: str) -> tuple[Tensor | None, LabelNames]:
+    """Every ClassLabel column is a level, the one with most classes the finest; else a column `label`."""
+    kinds = {column: kind for column, kind in rows.features.items() if isinstance(kind, library.ClassLabel)}
+    if kinds:
+        columns = sorted(kinds, key=lambda column: -kinds[column].num_classes)
+        table = np.stack([_values(rows, column) for column in columns], axis=1)
+        if (table < 0).all():  # how the hub marks a split whose labels are kept back
+            return None, ()
+        if (table < 0).any():
+            raise ValueError(f"{name} has labels for some rows and -1 for others; keep those that have one.")
+        return torch.from_numpy(table.astype(np.int64)), tuple(tuple(kinds[column].names) for column in columns)
+    if "label" in rows.column_names:
+        return given_labels(_values(rows, "label"), count=len(rows), name=name)
+    return None, ()
+
+
+def _values(rows: Any, column: str) -> np.ndarray:
+    return np.array(rows.select_columns([column])[:][column])

@@ -1,0 +1,69 @@
+"""Labels at several levels: from the folders images lie in, or from arrays somebody brought."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hirl.data.sources.escape import one_line
+from hirl.data.sources.image_set import LabelNames
+
+Folder = tuple[str, ...]  # the folder names from the root of the set down to an image
+
+
+def folder_labels(folders: Sequence[Folder]) -> tuple[Tensor, LabelNames] | None:
+    """Per folder a label at every depth, finest first: (number of folders, levels), and the names per level.
+
+    A class is a whole path from the root, so every class has one parent: the labels are a tree. Folders that all
+    share say nothing and are left out. Where a folder ends early, it stands for itself at the finer levels.
+    None when some images lie in no class folder, or all in the same.
+    """
+    depths = enumerate(zip(*folders, strict=False))
+    shared = next((depth for depth, names in depths if len(set(names)) > 1), min(map(len, folders)))
+    folders = [folder[shared:] for folder in folders]
+    depth = max(map(len, folders))
+    if depth == 0 or any(not folder for folder in folders):
+        return None
+    columns, names = [], []
+    for level in range(depth, 0, -1):
+        ancestors = [folder[:level] for folder in folders]
+        classes = sorted(set(ancestors), key=lambda folder: [os.fsencode(part) for part in folder])
+        number = {path: index for index, path in enumerate(classes)}
+        columns.append(torch.tensor([number[path] for path in ancestors]))
+        names.append(_class_names(classes))
+    return torch.stack(columns, dim=1), tuple(names)
+
+
+def _class_names(classes: Sequence[Folder]) -> tuple[str, ...]:
+    """A folder's own name; its whole path where two folders of one level share it."""
+    count = Counter(path[-1] for path in classes)
+    return tuple(one_line(path[-1] if count[path[-1]] == 1 else "/".join(path)) for path in classes)
+
+
+def given_labels(labels: object, *, count: int, name: str) -> tuple[Tensor, LabelNames]:
+    """Labels that came as an array: `count` whole numbers or names, or a (count, levels) table, finest first."""
+    table = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if table.ndim == 1:
+        table = table[:, None]
+    if table.ndim != 2 or table.shape[1] == 0:
+        raise ValueError(f"The labels of {name} have shape {table.shape}; they must be (N,) or (N, levels).")
+    if len(table) != count:
+        raise ValueError(f"{name} has {count} images but {len(table)} labels; each image needs one.")
+    columns = [_numbered(column, name) for column in table.T]
+    return torch.stack([numbers for numbers, _ in columns], dim=1), tuple(names for _, names in columns)
+
+
+def _numbered(column: np.ndarray, name: str) -> tuple[Tensor, tuple[str, ...]]:
+    if column.dtype.kind == "U":
+        names, numbers = np.unique(column, return_inverse=True)
+        return torch.from_numpy(numbers.astype(np.int64)), tuple(one_line(str(value)) for value in names)
+    if column.dtype.kind not in "iu":
+        raise ValueError(f"The labels of {name} are of type {column.dtype}; they must be whole numbers or names.")
+    if column.min() < 0:
+        raise ValueError(f"The labels of {name} hold {column.min()}; class numbers start at 0.")
+    return torch.from_numpy(column.astype(np.int64)), tuple(map(str, range(int(column.max()) + 1)))

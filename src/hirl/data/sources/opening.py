@@ -1,0 +1,153 @@
+"""From whatever the user has to an indexed set of images: one entry that recognises what it was given."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from hirl.data.sources.arrays import ArrayImages, as_pixels, from_arrays, open_npz
+from hirl.data.sources.decode import is_image_name
+from hirl.data.sources.escape import one_line
+from hirl.data.sources.folder import open_folder
+from hirl.data.sources.hugging_face import is_hugging_face, open_hugging_face, open_parquet, open_saved
+from hirl.data.sources.idx import is_idx_name, open_idx
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.scan import scan
+from hirl.data.sources.shards import SUFFIXES, ImageStream, open_shards
+from hirl.data.sources.splits import choose_split, no_splits
+from hirl.data.sources.torchvision_sets import KNOWN, known_name, open_torchvision
+
+_SHAPES, _SHAPES_SIZE = "shapes", 32
+_SHAPES_NAME = re.compile(rf"{_SHAPES}(-(?P<size>\d+))?")  # shapes-64: drawn at 64 pixels
+
+
+def open_images(
+    source: Any,
+    *,
+    split: str | None = None,
+    channels: int = 3,
+    labelled: bool | None = None,
+    root: str | os.PathLike[str] | None = None,
+    download: bool = False,
+) -> ImageSet:
+    """`open_source` for those who need an index: everything but tar shards, which only stream."""
+    opened = open_source(source, split=split, channels=channels, labelled=labelled, root=root, download=download)
+    if isinstance(opened, ImageStream):
+        raise ValueError(f"{opened.name} is read as a stream and has no index; unpack the tar shards to use it here.")
+    return opened
+
+
+def open_source(
+    source: Any,
+    *,
+    split: str | None = None,
+    channels: int = 3,
+    labelled: bool | None = None,
+    root: str | os.PathLike[str] | None = None,
+    download: bool = False,
+) -> ImageSet | ImageStream:
+    """The images of a path, a data set's name, arrays, or an object of the library `datasets`.
+
+    split     train, val, test, ...; None: the training part where there are parts. Where only a test part is held
+              out, val means that one.
+    channels  3, or 1 for grey
+    labelled  for folders: None takes labels from the folders' names where there are any, False never, True insists
+    root      for torchvision's data sets: the folder that holds them; with it, `source` is always a name
+    download  for torchvision's data sets: fetch what is missing
+    """
+    if channels not in (1, 3):
+        raise ValueError(f"channels={channels!r} is not possible; choose 3 (colour) or 1 (grey).")
+    if isinstance(source, ImageSet | ImageStream):
+        return _unchanged(source, split, channels)
+    if is_hugging_face(source):
+        return open_hugging_face(source, split=split, channels=channels)
+    if isinstance(source, str | os.PathLike):
+        return _open_text(os.fspath(source), split, channels, labelled, root, download)
+    images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
+    if isinstance(images, np.ndarray | Tensor):
+        no_splits(split, name="An array")
+        return from_arrays(images, labels, name="array", channels=channels)
+    raise ValueError(
+        f"A {type(source).__name__} is no source of images; give a path, a data set's name, an array, a pair "
+        "(images, labels), or an object of the library datasets."
+    )
+
+
+def _unchanged(source: ImageSet | ImageStream, split: str | None, channels: int) -> ImageSet | ImageStream:
+    no_splits(split, name=source.name)
+    if source.channels != channels:
+        raise ValueError(f"{source.name} was opened with channels={source.channels}, not {channels}.")
+    return source
+
+
+def _open_text(
+    text: str,
+    split: str | None,
+    channels: int,
+    labelled: bool | None,
+    root: str | os.PathLike[str] | None,
+    download: bool,
+) -> ImageSet | ImageStream:
+    path = Path(text).expanduser()
+    drawn = _SHAPES_NAME.fullmatch(text)
+    if drawn and root is None and not path.exists():
+        return _open_shapes(int(drawn["size"] or _SHAPES_SIZE), split, channels)
+    name = known_name(text)
+    if root is not None or (name is not None and not path.exists()):
+        if name is None:
+            raise ValueError(f"{text!r} is no data set's name; with root= choose one of {', '.join(KNOWN)}.")
+        place = None if root is None else Path(root).expanduser()
+        return open_torchvision(name, root=place, split=split, download=download, channels=channels)
+    if path.is_dir():
+        return _open_folder(path, split, channels, labelled)
+    if not path.exists():
+        raise FileNotFoundError(_missing(text))
+    if path.suffix.lower() == ".npz":
+        return open_npz(path, split=split, channels=channels)
+    if path.name.lower().endswith(SUFFIXES):
+        return open_shards(path, [path], split=split, channels=channels)
+    raise ValueError(
+        f"{one_line(text)} is no set of images; give a folder, a .npz file or tar shards ({', '.join(SUFFIXES)})."
+    )
+
+
+def _open_shapes(size: int, split: str | None, channels: int) -> ImageSet:
+    from hirl.data.shapes import Shapes
+
+    drawn = Shapes(size=size, split=choose_split(split, ("train", "val"), name=_SHAPES))
+    if channels == drawn.channels:
+        return drawn
+    pixels = as_pixels(drawn.pixels, channels=channels, name=drawn.name)
+    return ArrayImages(name=drawn.name, pixels=pixels, labels=drawn.labels, label_names=drawn.label_names)
+
+
+def _open_folder(path: Path, split: str | None, channels: int, labelled: bool | None) -> ImageSet | ImageStream:
+    """By what lies in it: files of other kinds count when they lie at the top or one folder down."""
+    found = scan(path)
+    top = found.get("", [])
+    if "dataset_dict.json" in top or {"dataset_info.json", "state.json"} <= set(top):
+        return open_saved(path, split=split, channels=channels)
+    if any(map(is_idx_name, top)):
+        return open_idx(path, top, split=split, channels=channels)
+    near = [(folder, name) for folder, names in found.items() if "/" not in folder for name in names]
+    if not any(is_image_name(name) for _, name in near):
+        shards = [path / folder / name for folder, name in near if name.lower().endswith(SUFFIXES)]
+        if shards:
+            return open_shards(path, shards, split=split, channels=channels)
+        if any(name.lower().endswith(".parquet") for _, name in near):
+            return open_parquet(path, split=split, channels=channels)
+    images = {folder: list(filter(is_image_name, names)) for folder, names in found.items()}
+    images = {folder: names for folder, names in images.items() if names}
+    return open_folder(path, images, split=split, channels=channels, labelled=labelled)
+
+
+def _missing(text: str) -> str:
+    close = difflib.get_close_matches(text.lower(), [_SHAPES, *KNOWN], n=1)
+    hint = f"; did you mean {close[0]}?" if close else f" (data sets known by name: {_SHAPES}, {', '.join(KNOWN)})."
+    return f"{one_line(text)!r} is neither a path nor the name of a data set{hint}"

@@ -1,0 +1,168 @@
+"""Listing what is below a folder: in the same order on every machine, and at once the second time.
+
+What was found is kept in the cache, folder by folder, with the folder's times. A later scan asks only for
+these times and lists again the folders whose times have changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from hirl.data.sources.cache import cache_folder
+from hirl.data.sources.decode import is_image_name
+from hirl.data.sources.escape import one_line
+from hirl.files import written_whole
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+_VERSION = 1
+# Besides images: what tells that a folder is a set of another kind.
+_OTHER_KINDS = (".tar", ".tar.gz", ".tgz", ".parquet", "-ubyte", "-ubyte.gz")
+_MARKS = ("dataset_dict.json", "dataset_info.json", "state.json")
+# A file system's clock ticks coarsely: a folder changed this shortly before it was listed may change again
+# without its times showing it, so such a listing is used once and not believed later.
+SETTLED_NS = 2_000_000_000
+_QUIET_SECONDS = 1.0
+_REFRESH_SECONDS = 0.1
+_NOT_OURS = ("__MACOSX",)
+
+Times = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of interest and the folders directly in one folder, in byte order of their names."""
+
+    times: Times  # when it last changed, and which inode it was
+    settled: bool
+    files: list[str]
+    folders: list[str]
+
+
+def scan(root: Path) -> dict[str, list[str]]:
+    """The names of images and of other sets' files in every folder that has any, by its path from `root` ("" itself).
+
+    Hidden names are left out. Links are followed, except one that leads back into a folder it lies in.
+    """
+    memory = _cache_file(root)
+    known = _recall(memory, root)
+    seen: dict[str, Listing] = {}
+    fresh = False
+    todo: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
+    with _Progress(root) as progress:
+        while todo:
+            folder, above = todo.pop()
+            path = root / folder
+            try:
+                status = path.stat()
+            except FileNotFoundError:  # a link to a folder that has gone
+                continue
+            identity = (status.st_dev, status.st_ino)
+            if identity in above:
+                continue
+            times = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+            listing = known.get(folder)
+            if listing is None or not listing.settled or listing.times != times:
+                listing = _list(path, times, progress)
+                fresh = True
+            else:
+                progress.found(len(listing.files))
+            seen[folder] = listing
+            below = above | {identity}
+            todo.extend((f"{folder}/{name}" if folder else name, below) for name in reversed(listing.folders))
+    if fresh:
+        _remember(memory, root, seen)
+    return {folder: listing.files for folder, listing in seen.items() if listing.files}
+
+
+def _list(path: Path, times: Times, progress: _Progress) -> Listing:
+    settled = time.time_ns() - max(times[:2]) > SETTLED_NS
+    files, folders = [], []
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or entry.name in _NOT_OURS:
+                continue
+            if entry.is_dir():
+                folders.append(entry.name)
+            # a broken link is kept: reading it will say so, and no file is lost without a word
+            elif _is_of_interest(entry.name) and (entry.is_file() or entry.is_symlink()):
+                files.append(entry.name)
+                progress.found()
+    return Listing(times, settled, sorted(files, key=os.fsencode), sorted(folders, key=os.fsencode))
+
+
+def _is_of_interest(name: str) -> bool:
+    return is_image_name(name) or name.lower().endswith(_OTHER_KINDS) or name in _MARKS
+
+
+def _cache_file(root: Path) -> Path:
+    place = os.fsencode(os.path.realpath(root))
+    return cache_folder() / "scans" / f"{hashlib.sha256(place).hexdigest()[:32]}.json"
+
+
+def _recall(memory: Path, root: Path) -> dict[str, Listing]:
+    """What an earlier scan wrote; nothing when it is absent, damaged or of another version."""
+    try:
+        stored = json.loads(memory.read_text(encoding="utf-8"))
+        if stored["version"] != _VERSION or stored["root"] != os.path.realpath(root):
+            return {}
+        return {
+            folder: Listing((int(times[0]), int(times[1]), int(times[2])), settled is True, files, folders)
+            for folder, (times, settled, files, folders) in stored["folders"].items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return {}
+
+
+def _remember(memory: Path, root: Path, seen: dict[str, Listing]) -> None:
+    folders = {folder: [one.times, one.settled, one.files, one.folders] for folder, one in seen.items()}
+    text = json.dumps({"version": _VERSION, "root": os.path.realpath(root), "folders": folders})
+    with suppress(OSError):  # a home that cannot be written costs time at the next start, nothing else
+        memory.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(memory) as aside:
+            aside.write_text(text, encoding="utf-8")
+
+
+class _Progress:
+    """A counter on the terminal, once a scan has taken long enough to make somebody wonder."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._count = 0
+        self._next = time.monotonic() + _QUIET_SECONDS
+        self._status: Status | None = None
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def found(self, count: int = 1) -> None:
+        self._count += count
+        if time.monotonic() >= self._next:
+            self._show()
+            self._next = time.monotonic() + _REFRESH_SECONDS
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.markup import escape
+
+        text = f"Looking for images in {escape(one_line(str(self._root)))}: {self._count:,}"
+        if self._status is not None:
+            self._status.update(text)
+        elif (console := Console(stderr=True)).is_terminal:
+            self._status = console.status(text)
+            self._status.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()

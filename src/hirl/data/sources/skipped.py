@@ -1,0 +1,58 @@
+"""What became of images that cannot be read: a deterministic stand-in, and a list for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from torch import Tensor
+
+from hirl.data.sources.escape import one_line
+from hirl.data.sources.image_set import BadImage, ImageSet
+from hirl.files import written_whole
+
+
+class Skipped:
+    """The images found unreadable so far, each once, in index order."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, BadImage] = {}
+
+    def add(self, bad: BadImage) -> None:
+        self._found.setdefault(bad.index, bad)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def __contains__(self, index: object) -> bool:
+        return index in self._found
+
+    def __iter__(self) -> Iterator[BadImage]:
+        return (self._found[index] for index in sorted(self._found))
+
+    def write(self, path: Path) -> None:
+        """One line an image: index, path and reason between tabs; nothing in a file name can break a line."""
+        lines = (f"{bad.index}\t{one_line(bad.path)}\t{one_line(bad.reason)}\n" for bad in self)
+        with written_whole(path) as aside:
+            aside.write_text("".join(lines), encoding="utf-8", newline="\n")
+
+
+def read_or_replace(
+    images: ImageSet, index: int, *, skipped: Skipped, strict: bool = False, shorter: int | None = None
+) -> tuple[Tensor, int]:
+    """The image and the index it really came from: a bad image's place is taken by the next readable one.
+
+    The search goes upwards and round, so the stand-in depends on the index and the files alone. With `strict`
+    the first bad image is raised instead.
+    """
+    if strict:
+        return images.read(index, shorter=shorter), index
+    for candidate in chain(range(index, len(images)), range(index)):
+        if candidate in skipped:
+            continue
+        try:
+            return images.read(candidate, shorter=shorter), candidate
+        except BadImage as bad:
+            skipped.add(bad)
+    raise ValueError(f"None of the {len(images)} images of {images.name} can be read; {next(iter(skipped))}")

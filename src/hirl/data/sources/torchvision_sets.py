@@ -1,0 +1,113 @@
+"""Data sets torchvision knows by name, downloaded only when asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hirl.data.sources.arrays import ArrayImages, as_pixels
+from hirl.data.sources.cache import cache_folder
+from hirl.data.sources.cifar100_tree import SUPERCLASS_OF, SUPERCLASSES
+from hirl.data.sources.escape import one_line
+from hirl.data.sources.files import FileImages
+from hirl.data.sources.image_set import ImageSet, LabelNames
+from hirl.data.sources.splits import choose_split
+
+
+@dataclass(frozen=True)
+class _Known:
+    """How torchvision spells a set: the class, the argument of each split, where images and labels are held."""
+
+    class_name: str
+    splits: Mapping[str, Mapping[str, Any]]
+    images: str = "data"
+    labels: str = "targets"
+
+
+_TRAIN_OR_NOT = {"train": {"train": True}, "test": {"train": False}}
+_TRAIN_TEST = {"train": {"split": "train"}, "test": {"split": "test"}}
+_TRAIN_VAL_TEST = {**_TRAIN_TEST, "val": {"split": "val"}}
+
+KNOWN: dict[str, _Known] = {
+    "cifar10": _Known("CIFAR10", _TRAIN_OR_NOT),
+    "cifar100": _Known("CIFAR100", _TRAIN_OR_NOT),
+    "dtd": _Known("DTD", _TRAIN_VAL_TEST, "_image_files", "_labels"),
+    "fashion_mnist": _Known("FashionMNIST", _TRAIN_OR_NOT),
+    "flowers102": _Known("Flowers102", _TRAIN_VAL_TEST, "_image_files", "_labels"),
+    "food101": _Known("Food101", _TRAIN_TEST, "_image_files", "_labels"),
+    "kmnist": _Known("KMNIST", _TRAIN_OR_NOT),
+    "mnist": _Known("MNIST", _TRAIN_OR_NOT),
+    "oxford_iiit_pet": _Known(
+        "OxfordIIITPet", {"train": {"split": "trainval"}, "test": {"split": "test"}}, "_images", "_labels"
+    ),
+    "stl10": _Known("STL10", {**_TRAIN_TEST, "unlabeled": {"split": "unlabeled"}}, labels="labels"),
+    "svhn": _Known("SVHN", {**_TRAIN_TEST, "extra": {"split": "extra"}}, labels="labels"),
+}
+
+
+def known_name(text: str) -> str | None:
+    """The set meant by `text`, which may be written CIFAR-10, FashionMNIST, fashion-mnist, ..."""
+    plain = "".join(c for c in text.lower() if c.isalnum())
+    return next((name for name in KNOWN if name.replace("_", "") == plain), None)
+
+
+def open_torchvision(name: str, *, root: Path | None, split: str | None, download: bool, channels: int) -> ImageSet:
+    """`root` is what torchvision calls root; by default `datasets` in the cache folder."""
+    known = KNOWN[name]
+    part = choose_split(split, known.splits, name=name)
+    source = _load(name, known, part, cache_folder() / "datasets" if root is None else root, download)
+    labels, label_names = _labels(name, source, getattr(source, known.labels))
+    images = getattr(source, known.images)
+    if isinstance(images, np.ndarray | Tensor):
+        pixels = as_pixels(images, channels=channels, name=name)
+        return ArrayImages(name=f"{name}/{part}", pixels=pixels, labels=labels, label_names=label_names)
+    paths = [os.path.split(path) for path in images]
+    folders = {folder: number for number, folder in enumerate(dict.fromkeys(folder for folder, _ in paths))}
+    return FileImages(
+        name=f"{name}/{part}",
+        channels=channels,
+        folders=list(folders),
+        folder_of=np.array([folders[folder] for folder, _ in paths]),
+        file_names=[file_name for _, file_name in paths],
+        labels=labels,
+        label_names=label_names,
+    )
+
+
+def _load(name: str, known: _Known, part: str, root: Path, download: bool) -> Any:
+    from torchvision import datasets
+
+    if download:
+        root.mkdir(parents=True, exist_ok=True)
+    try:
+        return getattr(datasets, known.class_name)(root=str(root), download=download, **known.splits[part])
+    except (RuntimeError, OSError) as error:
+        where = one_line(str(root.absolute()))
+        if download:
+            reason = one_line(str(error)).rstrip(".")
+            raise OSError(f"The data set {name} could not be downloaded to {where}: {reason}.") from error
+        raise FileNotFoundError(
+            f"The data set {name} is not in {where}; download=True fetches it, root= says where else it is."
+        ) from error
+
+
+def _labels(name: str, source: Any, finest: Any) -> tuple[Tensor | None, LabelNames]:
+    fine = torch.as_tensor(np.asarray(finest)).to(torch.int64)  # (N,)
+    if bool((fine < 0).any()):  # stl10's unlabelled part
+        return None, ()
+    classes = getattr(source, "classes", None) or [str(number) for number in range(int(fine.max()) + 1)]
+    names = tuple(map(str, classes))
+    if name == "cifar100":
+        order = list(SUPERCLASSES)
+        parent = torch.tensor([order.index(SUPERCLASS_OF[kind]) for kind in names])
+        return torch.stack([fine, parent[fine]], dim=1), (names, tuple(order))
+    if name == "oxford_iiit_pet":
+        return torch.stack([fine, torch.tensor(source._bin_labels)], dim=1), (names, tuple(source.bin_classes))
+    return fine[:, None], (names,)

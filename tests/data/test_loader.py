@@ -1,0 +1,289 @@
+"""The loader: the same views whatever the workers, ranks and interruptions; bad files; the evaluation's picture."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
+
+from hirl.data.loader import EvaluationLoader, Loader
+from hirl.data.render import Batch, ViewRenderer, join
+from hirl.data.sources import BadImage, ImageSet, open_images
+from hirl.data.view_recipes import ibot, swav
+from hirl.data.views import Blur, Jitter, View, multi_crop
+
+VIEWS = ibot(32, patch=8, count=2)
+
+
+@pytest.fixture
+def memory() -> ImageSet:
+    rng = np.random.default_rng(0)
+    return open_images(rng.integers(0, 256, (50, 3, 32, 32), dtype=np.uint8))
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ImageSet:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rng = np.random.default_rng(1)
+    for number in range(22):
+        blocks = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
+        blocks.resize((60 + number, 80 - number)).save(folder / f"{number:02}.jpg")
+    return open_images(folder)
+
+
+def spoil(images: ImageSet, *indices: int) -> None:
+    for index in indices:
+        Path(images.path(index)).write_bytes(b"no image")
+
+
+def epoch_of(loader: Loader, epoch: int = 1, start: int = 0) -> list[Batch]:
+    loader.set_epoch(epoch, start)
+    return list(loader)
+
+
+def assert_same(ours: Iterable[Batch], theirs: Iterable[Batch]) -> None:
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a.index, b.index)
+        for one, other in zip([*a.views, *a.masks], [*b.views, *b.masks], strict=True):
+            if one is None or other is None:
+                assert one is other
+            else:
+                assert torch.equal(one, other)
+
+
+def joined(batches: Iterable[Batch]) -> Batch:
+    """The ranks' shares of one global batch, put together."""
+    parts = list(batches)
+    masks: list[Tensor | None] = []
+    for columns in zip(*(p.masks for p in parts), strict=True):
+        present = [mask for mask in columns if mask is not None]
+        masks.append(torch.cat(present) if present else None)
+    views = [torch.cat(columns) for columns in zip(*(p.views for p in parts), strict=True)]
+    return Batch(torch.cat([p.index for p in parts]), views, masks)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more workers than cores, on purpose
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_any_number_of_workers_gives_the_same(kind: str, request: pytest.FixtureRequest) -> None:
+    images = request.getfixturevalue(kind)
+    alone = epoch_of(Loader(images, VIEWS, batch_size=8, workers=0))
+    for workers in (1, 3):
+        loader = Loader(images, VIEWS, batch_size=8, workers=workers)
+        epoch_of(loader, epoch=0)  # workers are running, and keep running, when the epoch is set
+        assert_same(epoch_of(loader), alone)
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_two_ranks_see_what_one_would(kind: str, request: pytest.FixtureRequest) -> None:
+    images = request.getfixturevalue(kind)
+    alone = epoch_of(Loader(images, VIEWS, batch_size=8, workers=0))
+    ranks = [epoch_of(Loader(images, VIEWS, batch_size=8, workers=0, rank=r, world_size=2)) for r in range(2)]
+    assert_same([joined(shares) for shares in zip(*ranks, strict=True)], alone)
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_a_restart_in_mid_epoch_gives_the_rest(kind: str, request: pytest.FixtureRequest) -> None:
+    images = request.getfixturevalue(kind)
+    whole = epoch_of(Loader(images, VIEWS, batch_size=4, workers=0), epoch=3)
+    assert_same(epoch_of(Loader(images, VIEWS, batch_size=4, workers=0), epoch=3, start=2), whole[2:])
+
+
+def test_an_iteration_left_early_does_not_disturb_the_next(files: ImageSet) -> None:
+    loader = Loader(files, VIEWS, batch_size=4, workers=2)
+    for _ in loader:
+        break
+    assert_same(epoch_of(loader, epoch=2), epoch_of(Loader(files, VIEWS, batch_size=4, workers=0), epoch=2))
+
+
+def test_global_generators_play_no_part_and_are_left_alone(memory: ImageSet) -> None:
+    torch.manual_seed(0)
+    first = epoch_of(Loader(memory, VIEWS, batch_size=10))
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    again = epoch_of(Loader(memory, VIEWS, batch_size=10))
+    assert_same(first, again)
+    torch.manual_seed(0)
+    epoch_of(Loader(memory, VIEWS, batch_size=10))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_pieces_of_a_large_batch_are_put_together(files: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = epoch_of(Loader(files, VIEWS, batch_size=20, workers=0))
+    monkeypatch.setattr("hirl.data.loader._LARGEST_PIECE", 3)
+    assert_same(epoch_of(Loader(files, VIEWS, batch_size=20, workers=0)), whole)
+
+
+def test_epochs_and_seeds_differ_and_cover_everything(memory: ImageSet) -> None:
+    def first_view(seed: int, epoch: int) -> Tensor:
+        loader = Loader(memory, VIEWS, batch_size=50, seed=seed)
+        (batch,) = epoch_of(loader, epoch)
+        assert batch.index.sort().values.equal(torch.arange(50))
+        return batch.views[0][batch.index.argsort()]
+
+    base = first_view(0, 0)
+    assert not torch.equal(base, first_view(0, 1))
+    assert not torch.equal(base, first_view(1, 0))
+
+
+def test_shapes_lengths_and_masks(memory: ImageSet) -> None:
+    loader = Loader(memory, VIEWS, batch_size=16, drop_last=False)
+    batches = epoch_of(loader)
+    assert [len(batch) for batch in batches] == [16, 16, 16, 2]
+    assert len(loader) == 4
+    assert len(Loader(memory, VIEWS, batch_size=16)) == 3
+    batch = batches[0]
+    assert [tuple(view.shape) for view in batch.views] == [(16, 3, 32, 32)] * 2 + [(16, 3, 16, 16)] * 2
+    assert [None if mask is None else tuple(mask.shape) for mask in batch.masks] == [(16, 4, 4)] * 2 + [None] * 2
+    assert all(view.dtype == torch.float32 for view in batch.views)
+    assert loader.waited > 0
+
+
+def test_arrays_and_files_show_the_same_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batched and the per-image path, on the same pixels, differ by rounding to uint8 only."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    rng = np.random.default_rng(5)
+    pixels = rng.integers(0, 256, (6, 40, 40, 3), dtype=np.uint8)
+    for number, picture in enumerate(pixels):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    views = multi_crop((View(size=32, jitter=Jitter()), View(size=32, blur=Blur())), View(size=16), 1)
+    options: dict[str, Any] = {"batch_size": 6, "mean": (0.0,) * 3, "std": (1.0,) * 3, "workers": 0}
+    (memory,) = epoch_of(Loader(open_images(pixels), views, **options))
+    (files,) = epoch_of(Loader(open_images(tmp_path), views, **options))
+    assert torch.equal(memory.index, files.index)
+    for one, other in zip(memory.views, files.views, strict=True):
+        assert (one - other).abs().mean() < 1.5 / 255
+
+
+def test_colours_may_be_left_to_another_device(files: ImageSet) -> None:
+    """Workers then hand over uint8 crops, and the main process ends up with the very same views."""
+    loader = Loader(files, VIEWS, batch_size=8, workers=0)
+    (expected, *_) = epoch_of(loader)
+    renderer = loader.renderer
+    elsewhere = ViewRenderer(
+        files,
+        VIEWS,
+        seed=0,
+        normalisation=loader.normalisation,
+        device=torch.device("meta"),  # stands in for a GPU: only its not being the CPU matters to `begin`
+        strict=False,
+    )
+    halves = [elsewhere.begin(indices.numpy(), 1) for indices in expected.index.split(4)]
+    assert all(group.dtype == torch.uint8 for half in halves for group in half.groups)
+    assert_same([renderer.finish(join(halves), 1)], [expected])
+
+
+def test_the_number_of_threads_is_left_as_it_was(memory: ImageSet) -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        epoch_of(Loader(memory, VIEWS, batch_size=10))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_workers_are_given_can_be_pickled(files: ImageSet) -> None:
+    renderer = Loader(files, VIEWS, batch_size=8, workers=0).renderer
+    copy = pickle.loads(pickle.dumps(renderer))
+    assert_same([copy.finish(copy.begin(np.arange(3), 0), 0)], [renderer.finish(renderer.begin(np.arange(3), 0), 0)])
+
+
+def test_one_channel() -> None:
+    grey = open_images(np.random.default_rng(0).integers(0, 256, (12, 32, 32), dtype=np.uint8), channels=1)
+    (batch,) = epoch_of(Loader(grey, swav(32), batch_size=12))
+    assert batch.views[0].shape == (12, 1, 32, 32)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_bad_files_are_replaced_and_recorded_once(files: ImageSet, workers: int) -> None:
+    (whole,) = epoch_of(Loader(files, VIEWS, batch_size=22, workers=0))
+    clean = dict(zip(whole.index.tolist(), whole.views[0], strict=True))
+    spoil(files, 5, 6, 21)
+    loader = Loader(files, VIEWS, batch_size=11, workers=workers)
+    for epoch in (0, 1):
+        batches = epoch_of(loader, epoch)
+    index = torch.cat([batch.index for batch in batches])
+    assert sorted(index.tolist()) == sorted([*({*range(22)} - {5, 6, 21}), 7, 7, 0])
+    for number, view in zip(index, torch.cat([b.views[0] for b in batches]), strict=True):
+        assert torch.equal(view, clean[int(number)])  # a stand-in is seen as it is anyway
+    assert [bad.index for bad in loader.skipped] == [5, 6, 21]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_strict_raises_at_the_first_bad_file(files: ImageSet, workers: int) -> None:
+    spoil(files, 5)
+    with pytest.raises(BadImage, match=r"05\.jpg"):
+        epoch_of(Loader(files, VIEWS, batch_size=22, workers=workers, strict=True))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_evaluation_matches_torchvision(files: ImageSet, workers: int) -> None:
+    mean, std = (0.5, 0.4, 0.3), (0.2, 0.3, 0.4)
+    loader = EvaluationLoader(files, size=32, resize=40, batch_size=8, workers=workers, mean=mean, std=std)
+    batches = list(loader)
+    assert torch.cat([batch.index for batch in batches]).equal(torch.arange(22))
+    assert len(batches) == len(loader) == 3
+    reference = v2.Compose(
+        [
+            v2.Resize(40, antialias=True),
+            v2.CenterCrop(32),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(mean, std),
+        ]
+    )
+    expected = torch.stack([reference(files.read(index)) for index in range(22)])
+    torch.testing.assert_close(torch.cat([batch.views[0] for batch in batches]), expected, atol=1e-5, rtol=0)
+
+
+def test_evaluation_of_small_arrays_changes_nothing_but_the_range(memory: ImageSet) -> None:
+    assert memory.pixels is not None
+    (batch,) = EvaluationLoader(memory, size=32, mean=(0.0,) * 3, std=(1.0,) * 3)
+    torch.testing.assert_close(batch.views[0], memory.pixels / 255)
+
+
+def test_evaluation_ranks_share_the_images_without_repeats(memory: ImageSet) -> None:
+    shares = [
+        torch.cat([batch.index for batch in EvaluationLoader(memory, size=32, rank=rank, world_size=3, batch_size=7)])
+        for rank in range(3)
+    ]
+    assert torch.cat(shares).sort().values.equal(torch.arange(50))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 51}, "only 50 images"),
+        ({"batch_size": 9, "world_size": 2}, "multiple of world_size"),
+        ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank is 2"),
+        ({"batch_size": 4, "workers": -1}, "workers is -1"),
+        ({"batch_size": 4, "workers": 2, "device": "cuda"}, "made on cuda itself"),
+        ({"batch_size": 4, "mean": (0.5,)}, "mean has 1 values"),
+        ({"batch_size": 4, "std": (0.5, 0.0, 0.5)}, "above 0"),
+    ],
+)
+def test_mistakes_are_named(memory: ImageSet, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Loader(memory, VIEWS, **options)
+
+
+def test_more_mistakes_are_named(memory: ImageSet) -> None:
+    with pytest.raises(ValueError, match="views is empty"):
+        Loader(memory, (), batch_size=4)
+    with pytest.raises(ValueError, match="start_batch 99"):
+        Loader(memory, VIEWS, batch_size=4).set_epoch(0, 99)
+    with pytest.raises(ValueError, match="at most resize"):
+        EvaluationLoader(memory, size=32, resize=30)
+    with pytest.raises(ValueError, match="bicubic"):
+        EvaluationLoader(memory, size=32, interpolation="nearest")
