@@ -12,8 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hirl.data.sources import files
-from hirl.data.sources import BadImage, ImageSet, Skipped, open_images, read_or_replace
+from hirl.data.sources import BadImage, ImageSet, Skipped, files, open_images, read_or_replace
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +112,7 @@ def test_the_list_has_one_line_an_image(tmp_path: Path) -> None:
     for index, name in reversed(list(enumerate(names))):
         skipped.add(BadImage(index, f"/photos/{name}", "its first\nreason"))
         skipped.add(BadImage(index, f"/photos/{name}", "a later reason"))
-    target = tmp_path / "run" / "skipped.txt"
+    target = tmp_path / "skipped.txt"
     skipped.write(target)
     lines = target.read_text(encoding="utf-8").splitlines()
     assert [line.split("\t")[0] for line in lines] == ["0", "1", "2", "3", "4", "5"]

@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from hirl.data.sources import scan as scanning
 from hirl.data.sources import BadImage, ImageSet, open_images
+from hirl.data.sources import scan as scanning
 from hirl.data.sources.scan import scan
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hirl.data.sources import open_images as open_images
     from hirl.data.sources import open_source as open_source
     from hirl.data.sources import read_or_replace as read_or_replace
+    from hirl.data.stream_loader import StreamLoader as StreamLoader
     from hirl.data.views import View as View
 
 _HOMES = {
@@ -32,6 +33,7 @@ _HOMES = {
     "Loader": "loader",
     "Shapes": "shapes",
     "Skipped": "sources",
+    "StreamLoader": "stream_loader",
     "View": "views",
     "class_sheet": "sheet_classes",
     "in_memory": "sources",

@@ -1,4 +1,4 @@
-"""A contact sheet of a set of images: a row for each class, in blocks of the coarser classes, or a grid without labels."""
+"""A contact sheet of a set: a row for each class, in blocks of the coarser classes, or a grid without labels."""
 
 from __future__ import annotations
 
