@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,11 +14,14 @@ THREADS = 2
 
 
 def seconds(work: Callable[[], Any], *, repeats: int) -> float:
-    """The least of several repeats after one to warm up: what the work takes when nothing else disturbs it."""
+    """The least of several repeats after one to warm up: what the work takes when nothing else disturbs it.
+
+    Short work is repeated for a second, for its least time is soon missed.
+    """
     torch.set_num_threads(THREADS)
     work()
-    taken = []
-    for _ in range(repeats):
+    taken: list[float] = []
+    while len(taken) < repeats or sum(taken) < 1:
         start = time.perf_counter()
         work()
         taken.append(time.perf_counter() - start)
@@ -34,6 +37,12 @@ def peak_mebibytes(prepare: Callable[..., Callable[[], Any]], *arguments: Any) -
 def _rise(prepare: Callable[..., Callable[[], Any]], arguments: tuple[Any, ...]) -> float:
     torch.set_num_threads(THREADS)
     work = prepare(*arguments)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    before = _status("VmRSS")
     work()
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return (_status("VmHWM") - before) / 1024
+
+
+def _status(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(name))

@@ -238,6 +238,18 @@ def test_half_precision_is_close_to_single(random_tree: MakeTree) -> None:
         assert float(spd_loss(z.to(dtype), tree, leaves, negatives=None)) == pytest.approx(single, rel=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_gradients_keep_a_scalers_factor(random_tree: MakeTree, dtype: torch.dtype) -> None:
+    """Each of many negatives pulls by less than float16 can hold; the factor must come in before the rounding."""
+    tree = random_tree((400, 20), 64)
+    z, leaves, factor = torch.randn(64, 2, 64), torch.arange(64), 2.0**14
+    _, single = loss_and_gradient(z, tree, leaves, negatives=None)
+    half = z.to(dtype).requires_grad_()
+    (scaled,) = torch.autograd.grad(spd_loss(half, tree, leaves, negatives=None) * factor, half)
+    error = (scaled.float() / factor - single).norm() / single.norm()
+    assert float(error) < 0.02
+
+
 def test_a_step_against_the_gradient_nears_the_own_path(random_tree: MakeTree) -> None:
     tree = random_tree((30, 6), 16)
     leaves = torch.arange(10)

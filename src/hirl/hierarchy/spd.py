@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from hirl.hierarchy.tree import PrototypeTree
 
@@ -34,91 +36,135 @@ def spd_loss(
     _check(z, tree, leaves, negatives, sampling)
     tree = tree if tree.device == z.device else tree.to(z.device)
     leaves = leaves.to(z.device)
-    z = _unit(z)
-    positive = _log_half_angle(
-        torch.stack(
-            [(z[:, level] * _like(z, nodes[tree.paths[leaves, level]])).sum(-1) for level, nodes in _levels(tree)]
-        )
-    )  # (L, B)
-    loss = -positive.sum(0).mean()
     others = tree.levels[0] - 1
     count = others if negatives is None else min(negatives, others)
-    if count == 0:
-        return loss
     if sampling == "image" and count < others:
-        drawn = _draw_per_image(leaves, others, count, generator)  # (B, K)
-        excluded = None
+        drawn, excluded = _draw_per_image(leaves, others, count, generator)  # (B, 1 + K)
     else:
-        drawn, excluded = _draw_for_batch(leaves, others, count, generator)  # (K + 1,), (B, K + 1)
-    log_s = torch.stack(
-        [_log_similarity(z[:, level], nodes, tree.paths[drawn, level]) for level, nodes in _levels(tree)]
-    ).sum(0)  # (B, K) or (B, K + 1): log s of Eq. 2
-    if excluded is not None:
-        log_s = log_s.masked_fill(excluded, -torch.inf)  # s = 0 adds nothing to the sum
-    return loss - _log_one_minus_exp(log_s).sum(1).mean() / count
+        drawn, excluded = _draw_for_batch(leaves, others, count, generator)  # (B + K + 1,)
+    loss: Tensor = _PathDiscrimination.apply(z, tree, drawn, excluded, count)
+    return loss
 
 
-def _levels(tree: PrototypeTree) -> list[tuple[int, Tensor]]:
-    return list(enumerate(tree.prototypes))
+class _PathDiscrimination(torch.autograd.Function):
+    """Eq. 2–3 with the gradient written down: a third of the operations autograd would make of a loss this small."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, tree: PrototypeTree, drawn: Tensor, excluded: Tensor | None, count: int) -> Tensor:
+        unit, pull_to_z = _unit(z)  # (B, L, D)
+        paths = tree.paths[drawn]  # (…, L)
+        pairs = [_cosines(unit[:, level], nodes, paths[..., level]) for level, nodes in enumerate(tree.prototypes)]
+        cosines = torch.stack([cosine for cosine, _ in pairs])  # (L, B, leaves)
+        cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))
+        eps = torch.finfo(cosines.dtype).eps
+        halves = (cosines * 0.5).add_(0.5)  # (1 + cos)/2, of which rounding leaves a few outside 0 … 1
+        inside = halves.clamp(eps, 1)
+        log_s = inside.log().sum(0)  # Eq. 2, (B, leaves)
+
+        # log(1 − s) is log(−expm1(log s)): exact for s near 0 and near 1, finite where s rounds to 1.
+        rest = log_s.clamp(max=-eps).expm1_().neg_()  # 1 − s
+        terms = rest.log().div_(max(count, 1))
+        # −d log(1 − s) / d log s is s / (1 − s)
+        slope = (1 - rest).div_(rest).div_(max(count, 1)).masked_fill_(log_s > -eps, 0)
+        B = len(z)
+        if excluded is None:  # the own leaf comes first
+            terms[:, 0], slope[:, 0] = log_s[:, 0], -1
+        else:  # the own leaves of all images come first: each image looks at its own
+            own = torch.eye(B, device=z.device, dtype=slope.dtype)
+            terms[:, :B] = own * log_s[:, :B]
+            slope[:, :B] = -own
+            terms[:, B:].masked_fill_(excluded, 0)
+            slope[:, B:].masked_fill_(excluded, 0)
+        loss = terms.sum() / -B  # Eq. 3
+        if ctx.needs_input_grad[0]:
+            slopes = (slope * (0.5 / B) / inside).masked_fill_(inside != halves, 0)  # by cos, (L, B, leaves)
+            # In float32 at least until the loss's own gradient, and with it a gradient scaler's factor, has come in.
+            with torch.autocast(z.device.type, enabled=False):
+                pulls = [pull(part) for (_, pull), part in zip(pairs, slopes, strict=True)]
+            ctx.save_for_backward(pull_to_z(torch.stack(pulls, dim=1)))
+            ctx.dtype = z.dtype
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None, None]:
+        (slope,) = ctx.saved_tensors
+        return (gradient * slope).to(ctx.dtype), None, None, None, None
 
 
-def _like(z: Tensor, prototypes: Tensor) -> Tensor:
-    return prototypes.to(z.dtype)
+Pull = Callable[[Tensor], Tensor]
+"""From the gradient by what a step gave to the gradient by what it took."""
 
 
 def _draw_for_batch(
     leaves: Tensor, others: int, count: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """One draw of count + 1 leaves for all images, and for each image the one it does not use.
+    """The images' own leaves, then one draw of count + 1 for all, and for each image the one of these it does not use.
 
     That is its own leaf, or the last if its own was not drawn: every image keeps `count` leaves, each set of others
     equally likely.
     """
-    drawn = torch.arange(others + 1, device=leaves.device)
-    if count < others:
-        drawn = torch.randperm(others + 1, device=leaves.device, generator=generator)[: count + 1]
+    drawn = _distinct(count + 1, others + 1, leaves.device, generator)
     excluded = drawn == leaves[:, None]  # (B, K + 1)
     excluded[:, -1] |= ~excluded.any(1)
-    return drawn, excluded
+    return torch.cat((leaves, drawn)), excluded
 
 
-def _draw_per_image(leaves: Tensor, others: int, count: int, generator: torch.Generator | None) -> Tensor:
-    """(B, K): for each image its own draw among the other leaves."""
+def _distinct(count: int, below: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """`count` different numbers below `below`, every ordered choice equally likely; all of them in order if all."""
+    if count == below:
+        return torch.arange(below, device=device)
+    if device.type == "cpu" and 4 * count <= below:
+        # A permutation of all is most of a small step's time; here repeats are dropped from a draw twice as long.
+        draws = torch.randint(below, (2 * count + 16,), generator=generator)
+        ordered, places = draws.sort(stable=True)
+        first = torch.ones_like(ordered, dtype=torch.bool)
+        torch.ne(ordered[1:], ordered[:-1], out=first[1:])
+        kept = places[first].sort().values[:count]
+        if len(kept) == count:  # as good as always
+            return draws[kept]
+    return torch.randperm(below, device=device, generator=generator)[:count]
+
+
+def _draw_per_image(leaves: Tensor, others: int, count: int, generator: torch.Generator | None) -> tuple[Tensor, None]:
+    """(B, 1 + K): each image's own leaf, then its own draw among the others."""
     keys = torch.rand(len(leaves), others, device=leaves.device, generator=generator)
     drawn = keys.topk(count, dim=1, sorted=False).indices
-    return drawn + (drawn >= leaves[:, None])
+    return torch.cat((leaves[:, None], drawn + (drawn >= leaves[:, None])), dim=1), None
 
 
-def _log_similarity(z: Tensor, prototypes: Tensor, nodes: Tensor) -> Tensor:
-    """log((1 + cos)/2) of z (B, D) and the prototypes at `nodes` (K,), or (B, K) for nodes of each image's own."""
+def _cosines(z: Tensor, prototypes: Tensor, nodes: Tensor) -> tuple[Tensor, Pull]:
+    """Of unit z (B, D) and the prototypes at `nodes` (K,), or (B, K) for nodes of each image's own."""
     if nodes.ndim == 1 and len(nodes) < len(prototypes):
-        return _log_half_angle(z @ _like(z, prototypes[nodes]).T)
-    every = _log_half_angle(z @ _like(z, prototypes).T)  # (B, M)
-    return every[:, nodes] if nodes.ndim == 1 else every.gather(1, nodes)
+        rows = prototypes.index_select(0, nodes).to(z.dtype)
+        return z @ rows.T, lambda slope: slope @ rows.to(slope.dtype)
+    rows = prototypes.to(z.dtype)
+    every = z @ rows.T  # (B, M)
+    where = nodes.expand(len(z), -1)
+
+    def pull(slope: Tensor) -> Tensor:
+        return slope.new_zeros(every.shape).scatter_add_(1, where, slope) @ rows.to(slope.dtype)
+
+    return every.gather(1, where), pull
 
 
-def _log_half_angle(cosine: Tensor) -> Tensor:
-    """log((1 + cos)/2), exact near cos = 1 and finite at cos = −1."""
-    cosine = cosine.to(torch.promote_types(cosine.dtype, torch.float32))
-    eps = torch.finfo(cosine.dtype).eps
-    return torch.log1p((cosine.clamp(2 * eps - 1, 1) - 1) / 2)
-
-
-def _log_one_minus_exp(log_s: Tensor) -> Tensor:
-    """log(1 − s), exact for s near 0 and near 1, and finite where s rounds to 1."""
-    return torch.log(-torch.expm1(log_s.clamp(max=-torch.finfo(log_s.dtype).eps)))
-
-
-def _unit(z: Tensor) -> Tensor:
+def _unit(z: Tensor) -> tuple[Tensor, Pull]:
     """z at length 1 along the last dimension.
 
     Scaled by its largest value first, so that squares neither overflow nor vanish; a z too small to have a direction
     stays short, where F.normalize's gradient would overflow in half precision.
     """
     wide = z.to(torch.promote_types(z.dtype, torch.float32))
-    largest = wide.detach().abs().amax(-1, keepdim=True).clamp(min=torch.finfo(z.dtype).eps)
+    largest = wide.abs().amax(-1, keepdim=True).clamp_(min=torch.finfo(z.dtype).eps)
     wide = wide / largest
-    return (wide / torch.linalg.vector_norm(wide, dim=-1, keepdim=True).clamp(min=1)).to(z.dtype)
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    unit = wide / length.clamp(min=1)
+
+    def pull(slope: Tensor) -> Tensor:
+        along = (slope * unit).sum(-1, keepdim=True).masked_fill_(length < 1, 0)
+        return slope.addcmul(along, unit, value=-1) / (length.clamp(min=1) * largest)
+
+    return unit.to(z.dtype), pull
 
 
 def _check(z: Tensor, tree: PrototypeTree, leaves: Tensor, negatives: int | None, sampling: str) -> None:
