@@ -1,0 +1,88 @@
+"""Backbones by their timm names: images in, pooled features out, and for transformers the tokens as well.
+
+What `make_backbone` returns is timm's own module, so its state dict loads with strict=True into
+`timm.create_model(name, num_classes=0, **the same arguments)`. Nothing is downloaded: weights start at random.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# The families that can resample their positions to the size of the images in hand: local crops need it.
+_ANY_SIZE = ("vision_transformer", "deit", "eva")
+_OURS = {"num_classes", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "drop_path_rate"}
+
+
+def make_backbone(name: str, *, drop_path: float = 0.0, **args: Any) -> nn.Module:
+    """The module whose forward takes images (B, C, H, W) to pooled features (B, width).
+
+    `args` goes to timm as it is: `img_size=32, patch_size=4` for a transformer on small images,
+    `channels=[32, 64, 128, 256]` for a narrow ResNet, `in_chans=1` for grey images.
+    """
+    import timm
+
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
+        choices = f"close matches are {', '.join(near)}" if near else "timm.list_models() lists them"
+        raise ValueError(f"backbone {name!r} is not the name of a timm model: {choices}.")
+    if not 0 <= drop_path < 1:
+        raise ValueError(f"drop_path is {drop_path}, but must be at least 0 and below 1.")
+    if taken := sorted(_OURS & set(args)):
+        raise ValueError(f"backbone_args may not set {', '.join(taken)}: hirl sets these itself.")
+    settled = timm_arguments(name, **args)
+    if drop_path:
+        settled["drop_path_rate"] = drop_path
+    try:
+        backbone: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **settled)
+    except (AssertionError, TypeError, ValueError) as error:
+        reason = str(error) or "timm refuses the combination"
+        raise ValueError(f"backbone {name!r} cannot be made with {settled}: {reason}.") from error
+    # Convolutions are faster when the channels of a pixel lie side by side; a transformer has but one of them.
+    if not has_tokens(backbone):
+        backbone.to(memory_format=torch.channels_last)
+    return backbone
+
+
+def timm_arguments(name: str, **args: Any) -> dict[str, Any]:
+    """What `timm.create_model` is told beside the name and num_classes=0 for a network of the same weights."""
+    import timm
+
+    return ({"dynamic_img_size": True} if timm.models.is_model_in_modules(name, _ANY_SIZE) else {}) | args
+
+
+def outline(name: str, **args: Any) -> nn.Module:
+    """The module without memory for its weights: enough to ask for its width or patch size."""
+    with torch.device("meta"):
+        return make_backbone(name, **args)
+
+
+def width(backbone: nn.Module) -> int:
+    """The number of pooled features."""
+    # Where timm's head keeps a hidden layer without classes (MobileNet), its width is that of the output.
+    return int(getattr(backbone, "head_hidden_size", None) or backbone.num_features)  # type: ignore[arg-type]
+
+
+def has_tokens(backbone: nn.Module) -> bool:
+    return hasattr(backbone, "num_prefix_tokens")
+
+
+def patch_size(backbone: nn.Module) -> int | None:
+    """The side of a transformer's patches, None for a network without them."""
+    return int(backbone.patch_embed.patch_size[0]) if has_tokens(backbone) else None  # type: ignore[union-attr,index]
+
+
+def tokens(backbone: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """What forward gives (B, width), which is [CLS] where timm pools by it, and the patch tokens (B, T, width).
+
+    Register and distillation tokens are in neither.
+    """
+    if not has_tokens(backbone):
+        kind = type(backbone).__name__
+        raise ValueError(f"backbone {kind} has no tokens: choose a vision transformer, e.g. vit_small_patch16_224.")
+    features: Tensor = backbone.forward_features(images)  # type: ignore[operator]
+    pooled: Tensor = backbone.forward_head(features)  # type: ignore[operator]
+    return pooled, features[:, backbone.num_prefix_tokens :]

@@ -1,0 +1,44 @@
+"""What the processes of a run tell each other during a step; alone, every exchange is the identity."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if size() > 1 else 0
+
+
+def share(joined: Tensor) -> Tensor:
+    """This rank's part of rows that are joined over the ranks in order."""
+    return joined.chunk(size())[rank()]
+
+
+def joined(mine: Tensor) -> Tensor:
+    """Everyone's rows, equally many each, in rank order. No gradient flows through."""
+    if size() == 1:
+        return mine
+    parts = [torch.empty_like(mine, memory_format=torch.contiguous_format) for _ in range(size())]
+    dist.all_gather(parts, mine.contiguous())
+    return torch.cat(parts)
+
+
+def first(tensor: Tensor) -> Tensor:
+    """The first rank's tensor, on every rank; written into `tensor`."""
+    if size() > 1:
+        dist.broadcast(tensor, 0)
+    return tensor
+
+
+def mean(tensor: Tensor) -> Tensor:
+    """The mean over the ranks; written into `tensor`."""
+    if size() > 1:
+        dist.all_reduce(tensor)
+        tensor /= size()
+    return tensor

@@ -1,0 +1,217 @@
+"""Each detail of MoCo v2 that a re-implementation may get wrong."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hirl.backbones import make_backbone
+from hirl.methods import MoCoV2
+from hirl.methods.base import Plan
+from hirl.methods.moco_v2 import info_nce
+from hirl.methods.split_batch_norm import SplitBatchNorm2d, split_batch_norm
+
+
+@pytest.fixture
+def method(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> MoCoV2:
+    built: MoCoV2 = run.built("MoCoV2", small["MoCoV2"], plan)
+    return built
+
+
+def slow_info_nce(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float) -> float:
+    losses = []
+    for query, key in zip(queries.tolist(), keys.tolist(), strict=True):
+
+        def cosine(other: list[float], query: list[float] = query) -> float:
+            dot = sum(a * b for a, b in zip(query, other, strict=True))
+            return dot / math.hypot(*query) / math.hypot(*other)
+
+        own = math.exp(cosine(key) / temperature)
+        others = sum(math.exp(cosine(old) / temperature) for old in queue.tolist())
+        losses.append(-math.log(own / (own + others)))
+    return sum(losses) / len(losses)
+
+
+@pytest.mark.parametrize("temperature", [0.2, 0.07])
+def test_loss_against_a_slow_one(generator: torch.Generator, temperature: float) -> None:
+    queries, keys, queue = (torch.randn(rows, 6, generator=generator) for rows in (4, 4, 9))
+    queue = F.normalize(queue, dim=1)
+    loss, accuracy = info_nce(queries, keys, queue, temperature)
+    assert float(loss) == pytest.approx(slow_info_nce(queries, keys, queue, temperature), rel=1e-5)
+    nearest = [
+        int(F.cosine_similarity(queries[i : i + 1], torch.cat((keys[i : i + 1], queue))).argmax()) for i in range(4)
+    ]
+    assert float(accuracy) == nearest.count(0) / 4
+
+
+def test_published_settings() -> None:
+    method = MoCoV2()
+    method.plan = Plan(epochs=200, steps_per_epoch=5005, batch_size=256, image_size=224)
+    assert (method.backbone, method.dim, method.queue_length) == ("resnet50", 128, 65536)
+    assert (method.momentum, method.temperature, method.sgd_momentum) == (0.999, 0.2, 0.9)
+    assert method.peak_lr == 0.03
+    assert method.rates(0) == dataclasses.replace(method.rates(0), lr=0.03, weight_decay=1e-4)
+    assert method.rates(method.plan.steps // 2).lr == pytest.approx(0.015)
+    assert method.rates(method.plan.steps - 1).lr < 1e-10
+    method.plan = dataclasses.replace(method.plan, batch_size=64)
+    assert method.peak_lr == 0.0075
+
+
+def test_projector_is_as_wide_as_the_backbone_and_has_no_batch_norm(method: MoCoV2) -> None:
+    layers = list(method.query.get_submodule("head").modules())
+    assert [(layer.in_features, layer.out_features) for layer in layers if isinstance(layer, nn.Linear)] == [
+        (16, 16),
+        (16, method.dim),
+    ]
+    assert not any("Norm" in type(layer).__name__ for layer in layers)
+
+
+def test_residual_branches_start_open(method: MoCoV2) -> None:
+    """timm would start them at 0, which the original's network does not."""
+    gain = method.query.get_submodule("backbone.layer1.0.bn2").weight
+    assert isinstance(gain, Tensor)
+    assert bool((gain == 1).all())
+
+
+def test_sgd_decays_every_weight(method: MoCoV2) -> None:
+    optimiser = method.optimiser(method.param_groups(method))
+    assert isinstance(optimiser, torch.optim.SGD)
+    (group,) = optimiser.param_groups
+    assert (group["momentum"], group["weight_decay"], group["nesterov"]) == (0.9, 1e-4, False)
+    assert len(group["params"]) == len(list(method.query.parameters()))
+
+
+def test_downstream_gets_the_query_encoder(method: MoCoV2) -> None:
+    assert method.encoder is method.query.get_submodule("backbone")
+
+
+# The queue
+
+
+def test_queue_takes_the_keys_after_the_loss_oldest_first(method: MoCoV2, plan: Plan, run: ModuleType) -> None:
+    optimiser = method.optimiser(method.param_groups(method))
+    torch.testing.assert_close(method.queue.norm(dim=1), torch.ones(32))
+    for step in range(5):  # 32 places, 16 keys a step: it wraps round
+        before = method.queue.clone()
+        output = run.take_step(method, optimiser, [run.random_views(method, plan, step)], step)
+        loss, _ = info_nce(output.z0, output.target_z0, before, method.temperature)
+        assert torch.equal(loss, output.loss)  # the loss has not seen the new keys
+        place = slice(0, 16) if step % 2 == 0 else slice(16, 32)
+        before[place] = F.normalize(output.target_z0, dim=1)
+        torch.testing.assert_close(method.queue, before)
+
+
+def test_queue_is_part_of_the_state(method: MoCoV2) -> None:
+    assert torch.equal(method.state_dict()["queue"], method.queue)
+
+
+@pytest.mark.parametrize(("length", "fitting"), [(40, 32), (8, 16), (41, 48)])
+def test_queue_that_the_batch_does_not_divide(
+    length: int, fitting: int, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+) -> None:
+    with pytest.raises(ValueError, match=rf"queue_length is {length}, .* batch of 16 .*: {fitting} fits"):
+        run.built("MoCoV2", small["MoCoV2"] | {"queue_length": length}, plan)
+
+
+# The key encoder
+
+
+def test_key_encoder_starts_as_the_query_encoder_and_follows_it(method: MoCoV2, plan: Plan, run: ModuleType) -> None:
+    start = {key: tensor.clone() for key, tensor in method.key.state_dict().items()}
+    assert all(torch.equal(tensor, start[key]) for key, tensor in method.query.state_dict().items())
+    run.train(method, [run.random_views(method, plan)])
+    moved = dict(method.query.named_parameters())
+    for key, parameter in method.key.named_parameters():  # towards the query encoder of after the step
+        torch.testing.assert_close(parameter.data, 0.9 * start[key] + 0.1 * moved[key].data)
+    statistics = [key for key in start if key.endswith("running_mean")]
+    assert any(not torch.equal(method.key.state_dict()[key], start[key]) for key in statistics)  # from its own batches
+
+
+# Batch norm in groups
+
+
+def test_groups_are_normalised_as_on_devices_of_their_own(generator: torch.Generator) -> None:
+    plain = nn.BatchNorm2d(5)
+    nn.init.normal_(plain.weight, generator=generator)
+    plain.running_mean = torch.randn(5, generator=generator)
+    split = SplitBatchNorm2d(copy.deepcopy(plain), 3)
+    devices = [copy.deepcopy(plain) for _ in range(3)]
+    images = torch.randn(12, 5, 4, 4, generator=generator)
+    ours, theirs = images.clone().requires_grad_(), images.clone().requires_grad_()
+    expected = torch.cat([device(part) for device, part in zip(devices, theirs.chunk(3), strict=True)])
+    result = split(ours)
+    torch.testing.assert_close(result, expected)
+    upstream = torch.randn(images.shape, generator=generator)
+    (result * upstream).sum().backward()
+    (expected * upstream).sum().backward()
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    for statistic in ("running_mean", "running_var"):
+        mean = torch.stack([getattr(device, statistic) for device in devices]).mean(0)
+        torch.testing.assert_close(getattr(split, statistic), mean)
+    assert split.num_batches_tracked == 1
+    plain.load_state_dict(split.state_dict())
+    torch.testing.assert_close(split.eval()(images), plain.eval()(images))
+
+
+def test_splitting_keeps_the_weights_and_reaches_every_batch_norm() -> None:
+    network = make_backbone("resnet18", channels=[8, 8, 16, 16])
+    before = {key: tensor.clone() for key, tensor in network.state_dict().items()}
+    split_batch_norm(network, 2)
+    after = network.state_dict()
+    assert list(before) == list(after)
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    assert {type(module) for module in network.modules() if isinstance(module, nn.BatchNorm2d)} == {SplitBatchNorm2d}
+
+
+def test_batch_norm_that_cannot_be_split_says_so() -> None:
+    with pytest.raises(ValueError, match="bn_splits is 2, but BatchNormAct2d cannot be split: choose 1"):
+        split_batch_norm(make_backbone("mobilenetv3_small_050"), 2)
+
+
+def test_keys_are_normalised_in_shuffled_groups(method: MoCoV2, plan: Plan, run: ModuleType) -> None:
+    views = run.random_views(method, plan)
+    twin = copy.deepcopy(method.key)
+    torch.manual_seed(3)
+    output = method(views, [None, None], 0)
+    torch.manual_seed(3)
+    order = torch.randperm(plan.batch_size)
+    with torch.no_grad():
+        shuffled = torch.empty_like(output.target_z0)
+        shuffled[order] = twin(views[1][order])
+        in_order = twin(views[1])
+    torch.testing.assert_close(output.target_z0, shuffled)
+    assert not torch.allclose(output.target_z0, in_order, atol=1e-3)
+
+
+def test_one_group_is_plain_batch_norm(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
+    method: MoCoV2 = run.built("MoCoV2", small["MoCoV2"] | {"bn_splits": 1}, plan)
+    assert not any(isinstance(module, SplitBatchNorm2d) for module in method.modules())
+    views = run.random_views(method, plan)
+    twin = copy.deepcopy(method.key)
+    torch.testing.assert_close(method(views, [None, None], 0).target_z0, twin(views[1]))
+
+
+@pytest.mark.parametrize(("splits", "fitting"), [(3, 2), (0, 1), (16, 8), (6, 4)])
+def test_groups_that_the_batch_does_not_make(
+    splits: int, fitting: int, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+) -> None:
+    with pytest.raises(ValueError, match=rf"bn_splits is {splits}, .* batch of 16 images .*: {fitting} fits"):
+        run.built("MoCoV2", small["MoCoV2"] | {"bn_splits": splits}, plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"momentum": 1.5}, "momentum is 1.5"), ({"temperature": 0.0}, "above 0")]
+)
+def test_values_out_of_range(
+    changes: dict[str, float], words: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        run.built("MoCoV2", small["MoCoV2"] | changes, plan)
