@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,16 @@ if TYPE_CHECKING:
 
     from hirl.data import ImageSet
 
-MISTAKE = 2
+MISTAKE, STOPPED = 2, 130
 SHEETS = {".png": "PNG", ".webp": "WEBP", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 ABOUT = """hirl learns hierarchical image representations from unlabelled pictures.
 
 examples:
   hirl demo                                            a tree of handwritten digits, in seconds
+  hirl pretrain photos/ --method DINO --epochs 100     learn from a folder of images; the same command continues
+  hirl pretrain photos/ --method MoCoV2 --hierarchy null   the method alone, as a baseline
+  hirl show runs/photos-dino-hirl-0                    a run as a page of text
   hirl images photos/ --out sheet.png                  what is in a folder, and a contact sheet of it
   hirl views photos/ --method dino --out views.png     what a network would see of it
   hirl cluster features.npy --out tree.safetensors     a tree over features of your own, levels fitted to their number
@@ -35,7 +39,55 @@ class Parser(ArgumentParser):
     """A parser whose errors are a user's mistake: one sentence, no usage text."""
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        raise ValueError(" ".join(message.split())) from ex
+        raise ValueError(in_words(message)) from ex
+
+
+def in_words(message: str) -> str:
+    """A parser's message on one line, without the names of Python's things."""
+    line = " ".join(message.split())
+    line = re.sub(r"^Parser key \"([^\"]+)\":", r"\1:", line)
+    return re.sub(r"<class '([\w.]+)'>", r"\1", line)
+
+
+def joined_levels(words: Sequence[str]) -> list[str]:
+    """`--hierarchy.levels 3000 300 30` as the list the parser wants."""
+    if "--hierarchy.levels" not in words:
+        return list(words)
+    start = words.index("--hierarchy.levels") + 1
+    end = next((place for place in range(start, len(words)) if not words[place].isdigit()), len(words))
+    if end == start:
+        return list(words)
+    return [*words[:start], f"[{','.join(words[start:end])}]", *words[end:]]
+
+
+def check_class_paths(words: Sequence[str]) -> None:
+    """A method outside the package is code: it may come from the command line, never from a config file.
+
+    The parser imports, hence runs, a class path before it looks at it, so this comes first.
+    """
+    import yaml
+
+    places = [place + 1 for place, word in enumerate(words[:-1]) if word == "--config"]
+    files = [words[place] for place in places] + [
+        word.split("=", 1)[1] for word in words if word.startswith("--config=")
+    ]
+    for file in files:
+        if not Path(file).is_file():
+            raise ValueError(f"there is no file {file!r}: --config takes a YAML file")
+        try:
+            method = (yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}).get("method")
+        except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{file!r} is no YAML file of options: {' '.join(str(error).split())}") from error
+        name = method.get("class_path") if isinstance(method, dict) else method
+        if isinstance(name, str) and "." in name and not name.startswith("hirl.methods."):
+            raise ValueError(f"{file!r} names the method {name!r}, which is not of hirl: say it with --method instead")
+    for place, word in enumerate(words[:-1]):
+        if word == "--method" and words[0] == "pretrain" and "." not in words[place + 1]:
+            import hirl.methods
+
+            names = [name for name in hirl.methods.__all__ if name != "Method"]
+            if words[place + 1] not in names:
+                raise ValueError(f"there is no method {words[place + 1]!r}: choose one of {', '.join(names)}")
 
 
 @dataclass(frozen=True)
@@ -179,6 +231,49 @@ def save_sheet(sheet: Image, out: Path) -> None:
     print(f"contact sheet of {sheet.width} × {sheet.height} pixels written to {out}")
 
 
+def pretrain_options(parser: ArgumentParser) -> None:
+    import hirl.methods  # noqa: F401 (so that methods are found by their names)
+    from hirl.train.pretrain import pretrain
+
+    parser.add_argument("data", nargs="?", help="a folder of images, a .npz file, or a known name such as shapes")
+    parser.add_argument("--config", action="config", help="a YAML file of these options, such as a run's config.yaml")
+    parser.add_function_arguments(pretrain, skip={"data"}, fail_untyped=False)
+
+
+def run_pretrain(config: Namespace) -> None:
+    from hirl.train.loop import Stopped
+    from hirl.train.pretrain import pretrain
+
+    if config.data is None:
+        raise ValueError("pretrain needs the images to train on: hirl pretrain FOLDER --method METHOD")
+    options = {name: value for name, value in vars(config).items() if name != "config"}
+    try:
+        pretrain(options.pop("data"), **options)
+    except Stopped:
+        sys.exit(STOPPED)
+
+
+def show_options(parser: ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="a run folder")
+
+
+def show(config: Namespace) -> None:
+    from hirl.run import Run
+    from hirl.show_run import show_run
+
+    show_run(Run(config.run))
+
+
+def runs_options(parser: ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), help="where runs lie")
+
+
+def runs(config: Namespace) -> None:
+    from hirl.show_run import list_runs
+
+    list_runs(config.folder)
+
+
 def demo_options(parser: ArgumentParser) -> None:
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="of the tree's starting rows")
 
@@ -190,6 +285,9 @@ def demo(config: Namespace) -> None:
 
 
 COMMANDS = (
+    Command("pretrain", "learns a hierarchical representation of a folder of images", pretrain_options, run_pretrain),
+    Command("show", "shows a run as a page of text", show_options, show),
+    Command("runs", "lists runs", runs_options, runs),
     Command("demo", "builds and prints a tree over the handwritten digits of scikit-learn", demo_options, demo),
     Command("images", "tells what a set of images holds, and draws a contact sheet of it", images_options, images),
     Command("views", "draws what a method's network sees of your images", views_options, views),
@@ -197,14 +295,17 @@ COMMANDS = (
 )
 
 
-def _parser() -> ArgumentParser:
+def _parser(words: Sequence[str]) -> ArgumentParser:
+    """The parser for these words; the options of other commands than theirs stay unread, for they import much."""
     parser = Parser(prog="hirl", description=ABOUT, formatter_class=_formatter(), version=None)
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument("--debug", action="store_true", help="show where a mistake was found, as a traceback")
     commands = parser.add_subcommands(required=False, title="commands")
+    chosen = next((word for word in words if not word.startswith("-")), None)
     for command in COMMANDS:
         child = Parser(description=command.about)
-        command.options(child)
+        if command.name == chosen:
+            command.options(child)
         commands.add_subcommand(command.name, child, help=command.about)
     return parser
 
@@ -218,9 +319,11 @@ def _formatter() -> type:
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # wherever it stands
-    parser = _parser()
+    words = [word for word in words if word != "--debug"]
     try:
-        config = parser.parse_args([word for word in words if word != "--debug"])
+        check_class_paths(words)
+        parser = _parser(words)
+        config = parser.parse_args(joined_levels(words))
         if config.version:
             import hirl
 
@@ -229,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parser.print_help()
         else:
             command = next(command for command in COMMANDS if command.name == config.subcommand)
-            command.run(config[config.subcommand])
+            command.run(parser.instantiate(config)[config.subcommand])
     except (ValueError, OSError) as error:
         if debug:
             raise
@@ -237,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return MISTAKE
     except KeyboardInterrupt:
         print("hirl: stopped", file=sys.stderr)
-        return 130
+        return STOPPED
     return 0
 
 

@@ -1,0 +1,1 @@
+"""Training (Alg. 2): joins a method and the hierarchy."""

@@ -1,0 +1,44 @@
+"""The state of a run on disk: written whole or not at all, read as tensors and plain data only."""
+
+from __future__ import annotations
+
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hirl.files import written_whole
+
+FORMAT = "hirl checkpoint 1"
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Replaces the file at `path`; should that fail, the old one stays and the OSError says so."""
+    try:
+        with written_whole(path) as aside:
+            torch.save({"format": FORMAT} | state, aside)
+    except (RuntimeError, OSError) as error:  # torch tells of a full disk by a RuntimeError
+        kept = f"; the last good one, {str(path)!r}, is untouched" if path.exists() else ""
+        raise OSError(f"cannot write the checkpoint {str(path)!r} ({_first_line(error)}){kept}") from error
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """What `save_checkpoint` wrote; a ValueError for anything else, without running a line of it."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+    except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, KeyError) as error:
+        raise ValueError(
+            f"{str(path)!r} is no checkpoint of hirl, or is cut short or damaged: it holds more than tensors and plain "
+            f"data, or cannot be read ({_first_line(error)})"
+        ) from error
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, dict) else type(state).__name__
+        raise ValueError(f"{str(path)!r} is no checkpoint of hirl: its format is {found!r}, not {FORMAT!r}")
+    return state
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].strip().rstrip(".")

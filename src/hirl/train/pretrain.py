@@ -1,0 +1,301 @@
+"""Assembles data, method, hierarchy and loop into a run, and continues one that was stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
+
+from hirl.data.loader import EvaluationLoader, Loader
+from hirl.data.sources import open_images
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.memory import in_memory
+from hirl.hierarchy.paths import SemanticPaths
+from hirl.methods.base import Method, Plan
+from hirl.run import Run
+from hirl.train.checkpoint import load_checkpoint, save_checkpoint
+from hirl.train.hierarchy import Hierarchy
+from hirl.train.loop import HEADS, NETWORKS, Loop, Stopped, mixed
+from hirl.train.online_knn import OnlineKnn
+from hirl.train.report import Report, Silent
+
+LARGE_IMAGE = 224
+
+
+def pretrain(
+    data: Any,
+    method: Method,
+    hierarchy: Hierarchy | None = Hierarchy(),  # noqa: B008 (frozen)
+    *,
+    out: str | os.PathLike[str] | None = None,
+    epochs: int = 100,
+    batch_size: int = 256,
+    image_size: int | None = None,
+    seed: int = 0,
+    split: str | None = None,
+    channels: int = 3,
+    strict: bool = False,
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    devices: int | Literal["auto"] = "auto",
+    nodes: int = 1,
+    compile: bool = False,  # noqa: A002 (torch's own word)
+    accumulate: int = 1,
+    workers: int | None = None,
+    knn_every: int = 10,
+    checkpoint_minutes: float = 10.0,
+    wandb: str | None = None,
+) -> Run:
+    """Trains `method` on `data`, with HIRL on top unless `hierarchy` is None, and gives the run folder.
+
+    data        a folder of images or anything else `hirl.data.open_images` takes
+    out         the run folder; by default named below runs/ after data, method, arm and seed. The same call continues
+                an unfinished run in it
+    batch_size  images a step, over all processes and accumulated parts
+    image_size  the side of a global view; by default that of small equal-sized images, else 224
+    split       the part of the data to train on; by default its training part
+    strict      an unreadable image ends the run; by default another takes its place and skipped.txt tells
+    accumulate  parts a batch is cut into where it does not fit at once
+    knn_every   epochs between KNN evaluations, where there are labels; 0 for never
+    checkpoint_minutes  between checkpoints within an epoch; there is always one at its end
+    """
+    _check(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed)
+    images = in_memory(open_images(data, split=split, channels=channels), strict=strict)
+    size = image_size if image_size is not None else _own_size(images)
+    _check_counts(images, hierarchy, batch_size, epochs)
+    config = {
+        "data": images.name if not isinstance(data, str | os.PathLike) else os.fspath(data),
+        "method": {"class_path": _class_path(method), "init_args": method.arguments},
+        "hierarchy": None if hierarchy is None else dataclasses.asdict(hierarchy),
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "image_size": size,
+        "seed": seed,
+        "split": split,
+        "channels": channels,
+        "precision": precision,
+        "accumulate": accumulate,
+    }
+    run = Run(out if out is not None else f"runs/{_run_name(images.name, method, hierarchy, seed)}")
+
+    fabric = Fabric(
+        accelerator=accelerator,
+        devices=devices,
+        num_nodes=nodes,
+        precision=precision,
+        strategy=_strategy(accelerator, devices, nodes),
+    )
+    fabric.launch()
+    with _locked_on_first(fabric, run):
+        if fabric.is_global_zero:
+            run.begin(_plain(config))
+        fabric.barrier()
+        if run.finished:
+            _say(fabric, f"{run.folder} is finished: {epochs} epochs are done")
+            return run
+
+        parallel: dict[str, Any] = {
+            "rank": fabric.global_rank,
+            "world_size": fabric.world_size,
+            "device": fabric.device,
+            "workers": workers,
+            "strict": strict,
+        }
+        views = method.views(size)
+        loader = Loader(images, views, batch_size=batch_size // accumulate, seed=seed, **parallel)
+        plan = Plan(epochs, len(loader) // accumulate, batch_size, size, channels)
+        whole = EvaluationLoader(images, size=size, **parallel)
+        torch.manual_seed(mixed(seed, NETWORKS))
+        method.build(plan)
+        if compile:
+            for network in method.children():
+                network.compile()
+        paths = None
+        if hierarchy is not None:
+            torch.manual_seed(mixed(seed, HEADS))
+            paths = SemanticPaths(
+                method.dim,
+                hierarchy.levels_for(len(images)),
+                negatives=hierarchy.negatives,
+                head_layers=hierarchy.head_layers,
+                weight=hierarchy.weight,
+            )
+        state = load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() else None
+        start = 0 if state is None else int(state["step"])
+        if fabric.is_global_zero:
+            run.forget_after(start)
+        _say(fabric, _plan_in_words(run, images, method, hierarchy, plan, start))
+
+        with (
+            _stop_signals() as stopped,
+            _observer(fabric, run, plan, method, images, size, start, knn_every, wandb) as told,
+        ):
+            loop = Loop(
+                fabric=fabric,
+                method=method,
+                paths=paths,
+                hierarchy=hierarchy,
+                plan=plan,
+                loader=loader,
+                whole=whole,
+                N=len(images),
+                seed=seed,
+                observer=told,
+                save=lambda state: save_checkpoint(run.checkpoint_file, state),
+                accumulate=accumulate,
+                save_every=checkpoint_minutes * 60,
+                should_stop=stopped,
+            )
+            if state is not None:
+                loop.load_state_dict(state)
+            try:
+                loop.fit()
+            except Stopped:
+                _say(fabric, f"stopped at step {loop.step} of {plan.steps}; the same command continues")
+                raise
+            finally:
+                if fabric.is_global_zero and len(loader.skipped):
+                    loader.skipped.write(run.skipped_file)
+            if fabric.is_global_zero:
+                about = {"backbone": method.backbone, "backbone_args": method.encoder_args, "image_size": size}
+                run.save_encoder(method.encoder, about | dataclasses.asdict(loader.normalisation))
+                run.report({"step": loop.step, "epoch": epochs, "finished": True})
+        fabric.barrier()
+    return run
+
+
+def _check(**values: int) -> None:
+    for name, value in values.items():
+        least = 0 if name == "seed" else 1
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, not {value}")
+    if values["batch_size"] % values["accumulate"]:
+        raise ValueError(
+            f"batch_size {values['batch_size']} cannot be cut into {values['accumulate']} equal parts: "
+            "accumulate must divide it"
+        )
+
+
+def _check_counts(images: ImageSet, hierarchy: Hierarchy | None, batch_size: int, epochs: int) -> None:
+    N = len(images)
+    if batch_size > N:
+        raise ValueError(f"batch_size {batch_size} is more than the {N} images of {images.name}: at most {N} would fit")
+    if hierarchy is not None:
+        hierarchy.levels_for(N)
+        start = hierarchy.start_for(epochs)
+        if start >= epochs:
+            raise ValueError(
+                f"the hierarchy would start after epoch {start} of {epochs} and never have a tree: give more epochs, "
+                f"an earlier hierarchy.start_epoch (at most {epochs - 1}), or hierarchy null for a baseline"
+            )
+
+
+def _strategy(accelerator: str, devices: int | str, nodes: int) -> DDPStrategy | str:
+    """DDP for several processes, without sending buffers round: methods keep theirs equal, and a queue is large."""
+    launched = int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
+    here = torch.cuda.device_count() if devices == "auto" and accelerator in ("auto", "cuda") else devices
+    several = nodes > 1 or launched > 1 or (isinstance(here, int) and here > 1)
+    return DDPStrategy(broadcast_buffers=False) if several else "auto"
+
+
+def _own_size(images: ImageSet) -> int:
+    return LARGE_IMAGE if images.pixels is None else int(min(images.pixels.shape[-2:]))
+
+
+def _class_path(method: Method) -> str:
+    return f"{type(method).__module__}.{type(method).__qualname__}"
+
+
+def _run_name(data: str, method: Method, hierarchy: Hierarchy | None, seed: int) -> str:
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(data).name).strip("-.") or "images"
+    return f"{words}-{type(method).__name__.lower()}-{'base' if hierarchy is None else 'hirl'}-{seed}"
+
+
+def _plain(value: Any) -> Any:
+    """Lists for tuples, as YAML has them."""
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _plan_in_words(
+    run: Run, images: ImageSet, method: Method, hierarchy: Hierarchy | None, plan: Plan, start: int
+) -> str:
+    lines = [
+        f"{run.folder}: {type(method).__name__} on {len(images):,} images of {images.name}",
+        f"{plan.epochs} epochs of {plan.steps_per_epoch} steps of {plan.batch_size} images of {plan.image_size} pixels",
+        f"learning rate {method.peak_lr:.3g} for this batch size",
+    ]
+    if hierarchy is None:
+        lines.append("no hierarchy: the baseline")
+    else:
+        levels = hierarchy.levels_for(len(images))
+        lines.append(f"hierarchy of {levels} prototypes from epoch {hierarchy.start_for(plan.epochs) + 1} on")
+    if start:
+        lines.append(f"continues at step {start} of {plan.steps}")
+    return "\n".join(lines)
+
+
+def _say(fabric: Fabric, words: str) -> None:
+    if fabric.is_global_zero:
+        print(words, flush=True)
+
+
+@contextmanager
+def _locked_on_first(fabric: Fabric, run: Run) -> Iterator[None]:
+    if fabric.is_global_zero:
+        with run.locked():
+            yield
+    else:
+        yield
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM or SIGINT came; a second one ends the process at once."""
+    asked = False
+    kept = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+
+    def note(kind: int, _frame: object) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(kind, kept[signal.Signals(kind)])
+
+    for kind in kept:
+        signal.signal(kind, note)
+    try:
+        yield lambda: asked
+    finally:
+        for kind, handler in kept.items():
+            signal.signal(kind, handler)
+
+
+@contextmanager
+def _observer(
+    fabric: Fabric,
+    run: Run,
+    plan: Plan,
+    method: Method,
+    images: ImageSet,
+    size: int,
+    start: int,
+    knn_every: int,
+    wandb: str | None,
+) -> Iterator[Report | Silent]:
+    if not fabric.is_global_zero:
+        yield Silent()
+        return
+    knn = None
+    if knn_every and images.labels is not None:
+        knn = OnlineKnn(images, method, size=size, every=knn_every, epochs=plan.epochs, device=fabric.device)
+    with Report(run, plan, outputs=method.outputs, start=start, wandb=wandb, evaluate=knn) as report:
+        yield report

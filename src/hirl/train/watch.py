@@ -1,0 +1,98 @@
+"""Is it collapsing? Figures of the representations and the tree, and warnings in words with the remedy.
+
+Thresholds, and why:
+
+- feature std: unit vectors spread over a sphere have a standard deviation of 1/√D in every dimension. Healthy runs stay
+  above half of that; below a tenth all images have nearly one representation.
+- effective rank: the exponential of the entropy of the covariance's spectrum, at most D. Below 2 all images lie on a
+  line.
+- assignment entropy: of the leaves' sizes, over its maximum log M₁. Below a half, few leaves hold nearly all images.
+- giant node: a node with more than half of all images tells nothing, unless its level has so few that it must.
+- one-image leaves: a tree in which more than half of the leaves hold a single image has more leaves than the data.
+- loss ≈ ln K: what a method gives that assigns all images evenly to its K outputs whatever they show.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hirl.hierarchy.tree import PrototypeTree
+
+LOW_STD, LOW_RANK, LOW_ENTROPY, GIANT, LONELY, NEAR_LN_K = 0.1, 2.0, 0.5, 0.5, 0.5, 0.01
+
+
+@dataclass(frozen=True)
+class Health:
+    """Figures to log, and what is wrong in words."""
+
+    figures: dict[str, float]
+    warnings: list[str]
+
+
+def representations(z0: Tensor) -> Health:
+    """Of z⁰ (n, D), a sample of an epoch."""
+    units = F.normalize(z0.float(), dim=1)
+    dim = units.shape[1]
+    spread = float(units.std(0).mean()) * math.sqrt(dim)
+    spectrum = torch.linalg.svdvals(units - units.mean(0)).square()
+    shares = spectrum / spectrum.sum().clamp(min=1e-12)
+    rank = float(torch.exp(-(shares * shares.clamp(min=1e-12).log()).sum()))
+    warnings = []
+    if spread < LOW_STD:
+        warnings.append(
+            f"the representations have nearly collapsed: their standard deviation is {spread:.3f} of that of evenly "
+            "spread ones; lower the learning rate, lengthen the warm-up or take a larger batch"
+        )
+    elif rank < LOW_RANK:
+        warnings.append(
+            f"the representations lie nearly on a line: their effective rank is {rank:.1f} of {dim}; lower the "
+            "learning rate or strengthen the augmentation"
+        )
+    return Health({"feature_std": spread, "effective_rank": rank}, warnings)
+
+
+def tree_shape(tree: PrototypeTree) -> Health:
+    """Of a fresh tree."""
+    N = len(tree.leaves)
+    sizes = [tree.sizes(level).float() for level in range(len(tree.levels))]
+    shares = sizes[0] / N
+    entropy = float(-(shares * shares.clamp(min=1e-12).log()).sum()) / max(math.log(tree.levels[0]), 1e-12)
+    largest = [float(size.max()) / N for size in sizes]
+    lonely = float((sizes[0] <= 1).float().mean())
+    warnings = []
+    if entropy < LOW_ENTROPY:
+        warnings.append(
+            f"few leaves hold nearly all images (assignment entropy {entropy:.2f} of 1); the representations may be "
+            "collapsing: start the hierarchy later or ask for fewer leaves"
+        )
+    for level, share in enumerate(largest):
+        if share > GIANT and tree.levels[level] > 2:
+            warnings.append(
+                f"a node of level {level} holds {share:.0%} of all images; start the hierarchy later or ask for fewer "
+                "nodes at that level"
+            )
+    if lonely > LONELY:
+        warnings.append(
+            f"{lonely:.0%} of the leaves hold a single image; ask for fewer leaves than {tree.levels[0]:,} "
+            f"for {N:,} images"
+        )
+    figures = {"assignment_entropy": entropy, "one_image_leaves": lonely}
+    return Health(figures | {f"largest_node_{level}": share for level, share in enumerate(largest)}, warnings)
+
+
+def stuck_at(loss: float, outputs: int | None) -> Health:
+    """Of a method's mean loss over an epoch and the number of outputs it spreads images over, if it does."""
+    if outputs is None or abs(loss - math.log(outputs)) > NEAR_LN_K * math.log(outputs):
+        return Health({}, [])
+    return Health(
+        {},
+        [
+            f"the loss is {loss:.4f}, which is ln {outputs}: every image looks the same to the method; lower the "
+            "learning rate, let the first epochs keep the last layer fixed, or use fewer outputs"
+        ],
+    )
