@@ -105,6 +105,8 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Holds the folder for this process; a second one is told so."""
+        if self.folder.is_file():
+            raise ValueError(f"{str(self.folder)!r} is a file, not a run folder: name another one")
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as lock:
             try:

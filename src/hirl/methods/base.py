@@ -70,6 +70,11 @@ class Method(nn.Module, ABC):
         """What downstream tasks get: images (B, C, H, W) → pooled features."""
 
     @property
+    def twins(self) -> list[nn.Module]:
+        """Every copy of the encoder the method keeps: what starts from given weights starts from them in all."""
+        return [self.encoder]
+
+    @property
     def encoder_args(self) -> dict[str, Any]:
         """With these, `timm.create_model(backbone, num_classes=0, **encoder_args)` takes the encoder's weights."""
         given = self.backbone_args or {}

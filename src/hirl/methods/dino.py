@@ -148,6 +148,10 @@ class DINO(Method):
         return self.teacher.backbone
 
     @property
+    def twins(self) -> list[nn.Module]:
+        return [self.student.backbone, self.teacher.backbone]
+
+    @property
     def outputs(self) -> int:
         return self.prototypes
 

@@ -120,6 +120,10 @@ class MoCoV2(Method):
         return self.query.get_submodule("backbone")
 
     @property
+    def twins(self) -> list[nn.Module]:
+        return [network.get_submodule("backbone") for network in (self.query, self.key)]
+
+    @property
     def outputs(self) -> int:
         return self.queue_length + 1
 

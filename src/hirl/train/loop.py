@@ -30,6 +30,7 @@ from hirl.train.joint import Joint, Losses
 
 # Streams of random numbers that must not meet.
 NETWORKS, HEADS, FORWARD, NEGATIVES, KMEANS = range(5)
+LOOK_EVERY = 20  # steps between looks at the loss on a GPU
 SAMPLE = 2048  # z⁰ of an epoch that the watch looks at
 
 
@@ -45,6 +46,14 @@ class Observer(Protocol):
     def refreshing(self, epoch: int) -> Progress | None: ...
     def refreshed(self, epoch: int, seconds: dict[str, float], paths: SemanticPaths) -> None: ...
     def epoch_ended(self, epoch: int, step: int, sample: Tensor) -> None: ...
+
+
+class NotFinite(Exception):  # noqa: N818
+    """The loss is NaN or infinite: the step and the images of its batch."""
+
+    def __init__(self, step: int, loss: float, index: Tensor) -> None:
+        super().__init__(step, loss)
+        self.step, self.loss, self.index = step, loss, index
 
 
 class Stopped(Exception):  # noqa: N818 - it is no error: somebody asked for it
@@ -116,6 +125,9 @@ class Loop:
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(parts)):
                 seed = mixed(self.seed, NEGATIVES, self.step, place)
                 losses = self.module(part.views, part.masks, part.index, self.step, seed)
+                # Before the step, so that no weight is touched; a GPU is not made to wait for every single one.
+                if self.fabric.device.type == "cpu" or self.step % LOOK_EVERY == 0:
+                    self._look(losses, part)
                 self.fabric.backward(losses.total / len(parts))
             if self.bank is not None:
                 self.bank.collect(part.index, losses.target_z0, epoch)
@@ -130,6 +142,10 @@ class Loop:
         self.optimiser.zero_grad()
         self.method.after_step(self.step)
         return losses
+
+    def _look(self, losses: Losses, batch: Batch) -> None:
+        if not losses.total.isfinite():
+            raise NotFinite(self.step, float(losses.total.detach()), batch.index.cpu())
 
     def _set_rates(self) -> dict[str, float]:
         rates, peak = self.method.rates(self.step), self.method.peak_lr

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 import re
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
+from torch.nn.parallel import DistributedDataParallel
 
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import open_images
@@ -24,9 +25,12 @@ from hirl.methods.base import Method, Plan
 from hirl.run import Run
 from hirl.train.checkpoint import load_checkpoint, save_checkpoint
 from hirl.train.hierarchy import Hierarchy
-from hirl.train.loop import HEADS, NETWORKS, Loop, Stopped, mixed
+from hirl.train.loop import HEADS, NETWORKS, Loop, NotFinite, Stopped, mixed
 from hirl.train.online_knn import OnlineKnn
 from hirl.train.report import Report, Silent
+from hirl.train.signals import stop_signals
+from hirl.train.weights import start_from
+from hirl.train.words import failure_in_words, plan_in_words
 
 LARGE_IMAGE = 224
 
@@ -53,6 +57,7 @@ def pretrain(
     workers: int | None = None,
     knn_every: int = 10,
     checkpoint_minutes: float = 10.0,
+    init_from: str | None = None,
     wandb: str | None = None,
 ) -> Run:
     """Trains `method` on `data`, with HIRL on top unless `hierarchy` is None, and gives the run folder.
@@ -66,6 +71,7 @@ def pretrain(
     strict      an unreadable image ends the run; by default another takes its place and skipped.txt tells
     accumulate  parts a batch is cut into where it does not fit at once
     knn_every   epochs between KNN evaluations, where there are labels; 0 for never
+    init_from   a run folder, or an encoder's file, whose weights the encoder starts from; they must fit fully
     checkpoint_minutes  between checkpoints within an epoch; there is always one at its end
     """
     _check(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed)
@@ -84,6 +90,7 @@ def pretrain(
         "channels": channels,
         "precision": precision,
         "accumulate": accumulate,
+        "init_from": init_from,
     }
     run = Run(out if out is not None else f"runs/{_run_name(images.name, method, hierarchy, seed)}")
 
@@ -116,6 +123,8 @@ def pretrain(
         whole = EvaluationLoader(images, size=size, **parallel)
         torch.manual_seed(mixed(seed, NETWORKS))
         method.build(plan)
+        if init_from is not None:
+            start_from(method, init_from)
         if compile:
             for network in method.children():
                 network.compile()
@@ -133,10 +142,10 @@ def pretrain(
         start = 0 if state is None else int(state["step"])
         if fabric.is_global_zero:
             run.forget_after(start)
-        _say(fabric, _plan_in_words(run, images, method, hierarchy, plan, start))
+        _say(fabric, plan_in_words(run, images, method, hierarchy, plan, start))
 
         with (
-            _stop_signals() as stopped,
+            stop_signals() as stopped,
             _observer(fabric, run, plan, method, images, size, start, knn_every, wandb) as told,
         ):
             loop = Loop(
@@ -159,6 +168,8 @@ def pretrain(
                 loop.load_state_dict(state)
             try:
                 loop.fit()
+            except NotFinite as error:
+                raise ValueError(failure_in_words(error, run, images, plan)) from error
             except Stopped:
                 _say(fabric, f"stopped at step {loop.step} of {plan.steps}; the same command continues")
                 raise
@@ -204,7 +215,10 @@ def _strategy(accelerator: str, devices: int | str, nodes: int) -> DDPStrategy |
     launched = int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
     here = torch.cuda.device_count() if devices == "auto" and accelerator in ("auto", "cuda") else devices
     several = nodes > 1 or launched > 1 or (isinstance(here, int) and here > 1)
-    return DDPStrategy(broadcast_buffers=False) if several else "auto"
+    if not several:
+        return "auto"
+    newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    return DDPStrategy(**{"forward_sync_buffers" if newer else "broadcast_buffers": False})
 
 
 def _own_size(images: ImageSet) -> int:
@@ -227,24 +241,6 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _plan_in_words(
-    run: Run, images: ImageSet, method: Method, hierarchy: Hierarchy | None, plan: Plan, start: int
-) -> str:
-    lines = [
-        f"{run.folder}: {type(method).__name__} on {len(images):,} images of {images.name}",
-        f"{plan.epochs} epochs of {plan.steps_per_epoch} steps of {plan.batch_size} images of {plan.image_size} pixels",
-        f"learning rate {method.peak_lr:.3g} for this batch size",
-    ]
-    if hierarchy is None:
-        lines.append("no hierarchy: the baseline")
-    else:
-        levels = hierarchy.levels_for(len(images))
-        lines.append(f"hierarchy of {levels} prototypes from epoch {hierarchy.start_for(plan.epochs) + 1} on")
-    if start:
-        lines.append(f"continues at step {start} of {plan.steps}")
-    return "\n".join(lines)
-
-
 def _say(fabric: Fabric, words: str) -> None:
     if fabric.is_global_zero:
         print(words, flush=True)
@@ -257,26 +253,6 @@ def _locked_on_first(fabric: Fabric, run: Run) -> Iterator[None]:
             yield
     else:
         yield
-
-
-@contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM or SIGINT came; a second one ends the process at once."""
-    asked = False
-    kept = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
-
-    def note(kind: int, _frame: object) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(kind, kept[signal.Signals(kind)])
-
-    for kind in kept:
-        signal.signal(kind, note)
-    try:
-        yield lambda: asked
-    finally:
-        for kind, handler in kept.items():
-            signal.signal(kind, handler)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -20,10 +19,6 @@ from hirl.train import watch
 from hirl.train.joint import Losses
 
 EVERY_SECONDS = 2.0  # between reports to files; the bar moves with every step
-
-
-class NotFiniteError(ValueError):
-    """The loss is NaN or infinite."""
 
 
 class _Remaining(ProgressColumn):
@@ -79,7 +74,8 @@ class Report:
     def stepped(self, step: int, losses: Losses, rates: dict[str, float], images: int, waited: float) -> None:
         named = {"loss_image": losses.image, "loss_spd": losses.spd, **losses.logs}
         for name, value in named.items():
-            self._sums[name] = self._sums.get(name, torch.zeros(())) + value.float().cpu()
+            # On the device: looking at a value would make every step wait for it.
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._steps += 1
         self._images += images
         self._waited += waited

@@ -1,0 +1,273 @@
+"""Pretraining as its users meet it: arms, runs, refusals, and what a run leaves behind."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import yaml
+from PIL import Image
+
+from hirl.data import Shapes
+from hirl.methods import DINO, Method, MoCoV2
+from hirl.run import Run
+from hirl.train import pretrain as pretraining
+from hirl.train.checkpoint import load_checkpoint, save_checkpoint
+from hirl.train.hierarchy import Hierarchy
+from hirl.train.pretrain import pretrain
+
+HIERARCHY = Hierarchy(levels=(12, 4), negatives=5, start_epoch=2)
+OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 16, "accelerator": "cpu", "devices": 1, "knn_every": 3}
+
+
+def moco(**changes: Any) -> MoCoV2:
+    narrow = {"channels": [8, 8, 16, 16]}
+    settings: dict[str, Any] = {"dim": 16, "queue_length": 64, "bn_splits": 2, "momentum": 0.9}
+    return MoCoV2(backbone="resnet10t", backbone_args=narrow, **(settings | changes))
+
+
+def dino() -> DINO:
+    small = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 2}
+    return DINO(
+        backbone="vit_tiny_patch16_224",
+        backbone_args=small,
+        dim=16,
+        hidden=32,
+        prototypes=64,
+        local_crops=2,
+        warmup_epochs=1,
+    )
+
+
+@pytest.fixture(scope="module")
+def shapes() -> Shapes:
+    return Shapes(images=100, size=16, cache=False)
+
+
+@pytest.fixture(scope="module")
+def finished(shapes: Shapes, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    return pretrain(shapes, moco(), HIERARCHY, out=tmp_path_factory.mktemp("runs") / "moco", **OPTIONS)
+
+
+def test_a_run_folder_explains_itself(finished: Run, shapes: Shapes) -> None:
+    config = yaml.safe_load(finished.config_file.read_text())
+    assert config["method"]["class_path"] == "hirl.methods.moco_v2.MoCoV2"
+    assert config["hierarchy"]["levels"] == [12, 4]
+    assert config["epochs"] == 3
+    started = json.loads(finished.about_file.read_text())
+    assert started[0]["versions"]["torch"] == torch.__version__.split("+")[0] or started[0]["versions"]["torch"]
+    lines = list(finished.metrics())
+    assert {"loss_image", "loss_spd", "images_per_second", "waiting_for_data", "lr"} <= set(lines[0])
+    assert any("knn_level_2" in line for line in lines)
+    assert any("seconds_kmeans" in line for line in lines)
+    assert finished.finished
+    assert finished.tree.levels == (12, 4)
+    assert len(finished.tree.leaves) == len(shapes)
+    assert (finished.folder / "tensorboard").is_dir()
+    assert load_checkpoint(finished.checkpoint_file)["step"] == 3 * (100 // 16)
+
+
+def test_the_encoder_loads_strictly_into_timm(finished: Run) -> None:
+    weights, about = finished.encoder_weights()
+    plain = timm.create_model(about["backbone"], num_classes=0, **about["backbone_args"])
+    plain.load_state_dict(weights, strict=True)
+    images = torch.randn(2, 3, 16, 16)
+    torch.testing.assert_close(plain.eval()(images), finished.encoder(images))
+
+
+def test_a_finished_run_says_so_and_a_changed_one_is_refused(
+    finished: Run, shapes: Shapes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {file: file.stat().st_mtime_ns for file in finished.folder.iterdir() if file.suffix in (".ckpt", ".yaml")}
+    pretrain(shapes, moco(), HIERARCHY, out=finished.folder, **OPTIONS)
+    assert "is finished" in capsys.readouterr().out
+    with pytest.raises(ValueError, match=r"another configuration \(method\.init_args\.temperature: 0\.2 → 0\.5\)"):
+        pretrain(shapes, moco(temperature=0.5), HIERARCHY, out=finished.folder, **OPTIONS)
+    with pytest.raises(ValueError, match=r"hierarchy: .*→ None"):
+        pretrain(shapes, moco(), None, out=finished.folder, **OPTIONS)
+    assert before == {file: file.stat().st_mtime_ns for file in before}
+
+
+@pytest.mark.parametrize("make", [moco, dino])
+def test_the_arms_are_equal_to_the_bit_until_the_tree(
+    make: Any, shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: dict[str, dict[int, Any]] = {"base": {}, "hirl": {}}
+    for arm, hierarchy in (("base", None), ("hirl", HIERARCHY)):
+        kept = states[arm]
+        monkeypatch.setattr(
+            pretraining,
+            "save_checkpoint",
+            lambda _, state, kept=kept: kept.update({state["step"]: copy.deepcopy(state)}),
+        )
+        pretrain(shapes, make(), hierarchy, out=tmp_path / arm, **OPTIONS)
+    epoch = 100 // 16
+    for step, equal in ((epoch, True), (2 * epoch, True), (3 * epoch, False)):
+        base = states["base"][step]["joint"]
+        hirl = {name: value for name, value in states["hirl"][step]["joint"].items() if name.startswith("method.")}
+        assert base.keys() == hirl.keys()
+        assert all(torch.equal(base[name], hirl[name]) for name in base) is equal
+
+
+@pytest.mark.parametrize("features", ["bank", "pass"])
+def test_features_from_the_bank_and_from_a_pass(features: Any, shapes: Shapes, tmp_path: Path) -> None:
+    run = pretrain(shapes, dino(), Hierarchy(levels=(12, 4), features=features), out=tmp_path / "run", **OPTIONS)
+    assert int(run.tree.sizes(0).sum()) == 100
+    assert any(line.get("loss_spd", 0) > 0 for line in run.metrics())
+
+
+def test_levels_and_start_fit_the_data_and_are_told(
+    shapes: Shapes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = pretrain(shapes, moco(), Hierarchy(), out=tmp_path / "run", **OPTIONS)
+    said = capsys.readouterr().out
+    assert f"hierarchy of {run.tree.levels} prototypes from epoch 2 on" in said
+    assert "learning rate 0.00187 for this batch size" in said
+
+
+def test_an_unlabelled_folder_with_a_bad_file(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(40):
+        pixels = np.random.default_rng(number).integers(0, 256, (18 + number % 2, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{number:02d}.png")
+    (photos / "07.png").write_bytes(b"broken")
+    options = OPTIONS | {"image_size": 16, "workers": 0}
+    run = pretrain(str(photos), moco(), Hierarchy(levels=(6, 2), start_epoch=1), out=tmp_path / "run", **options)
+    assert "07.png" in run.skipped_file.read_text()
+    assert not any(name.startswith("knn") for line in run.metrics() for name in line)
+    assert len(run.tree.leaves) == 40
+
+
+def test_accumulated_parts_make_the_same_number_of_steps(shapes: Shapes, tmp_path: Path) -> None:
+    run = pretrain(shapes, dino(), HIERARCHY, out=tmp_path / "run", **(OPTIONS | {"accumulate": 2}))
+    assert load_checkpoint(run.checkpoint_file)["step"] == 3 * (100 // 16)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = MoCoV2.forward
+
+    def broken(self: Method, views: Any, masks: Any, step: int) -> Any:
+        output = forward(self, views, masks, step)  # type: ignore[arg-type]
+        return output if step != 8 else type(output)(output.loss * torch.nan, output.z0, output.target_z0)
+
+    monkeypatch.setattr(MoCoV2, "forward", broken)
+    with pytest.raises(ValueError, match=r"nan at step 8 \(epoch 2\).*last good checkpoint is that of step 6"):
+        pretrain(shapes, moco(), None, out=tmp_path / "run", **OPTIONS)
+    listed = (tmp_path / "run" / "failed_batch.txt").read_text().splitlines()
+    assert len(listed) == 16
+    state = load_checkpoint(tmp_path / "run" / "last.ckpt")
+    assert all(value.isfinite().all() for value in state["joint"].values() if isinstance(value, torch.Tensor))
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "last.ckpt"
+    save_checkpoint(path, {"step": 1})
+    monkeypatch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(RuntimeError("write failed: no space")))
+    with pytest.raises(OSError, match=r"cannot write the checkpoint.*no space.*last good one.*untouched"):
+        save_checkpoint(path, {"step": 2})
+    assert load_checkpoint(path)["step"] == 1
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+class Harm:
+    def __reduce__(self) -> Any:
+        return os.system, ("touch harmed",)
+
+
+def test_a_foreign_checkpoint_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "last.ckpt"
+    for content in (b"", b"hello", pickle.dumps(Harm())):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match="is no checkpoint of hirl"):
+            load_checkpoint(path)
+    torch.save({"state": Harm()}, path)
+    with pytest.raises(ValueError, match="is no checkpoint of hirl"):
+        load_checkpoint(path)
+    assert not (tmp_path / "harmed").exists()
+    torch.save({"model": torch.zeros(2)}, path)
+    with pytest.raises(ValueError, match="its format is None"):
+        load_checkpoint(path)
+    save_checkpoint(path, {"step": 3, "joint": {"weight": torch.randn(1000)}})
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="cut short or damaged"):
+        load_checkpoint(path)
+
+
+def test_two_processes_cannot_share_a_folder(shapes: Shapes, tmp_path: Path) -> None:
+    code = "import sys; from hirl.run import Run\nwith Run(sys.argv[1]).locked(): pass"
+    with Run(tmp_path / "run").locked():
+        other = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], capture_output=True, check=False)
+        assert b"another process is training" in other.stderr
+        with pytest.raises(ValueError, match="another process is training"):
+            pretrain(shapes, moco(), None, out=tmp_path / "run", **OPTIONS)
+
+
+def test_a_file_is_no_run_folder(shapes: Shapes, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(ValueError, match="is a file, not a run folder"):
+        pretrain(shapes, moco(), None, out=tmp_path / "run", **OPTIONS)
+
+
+def test_a_folder_of_something_else_is_not_touched(shapes: Shapes, tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="is not empty and holds no run"):
+        pretrain(shapes, moco(), None, out=tmp_path, **OPTIONS)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_starting_from_given_weights(finished: Run, shapes: Shapes, tmp_path: Path) -> None:
+    weights, _ = finished.encoder_weights()
+    torch.save(weights, tmp_path / "plain.pt")
+    options = OPTIONS | {"epochs": 1}
+    for source in (finished.folder, finished.encoder_file, tmp_path / "plain.pt"):
+        method = moco(lr=0.0, momentum=1.0)
+        pretrain(shapes, method, None, out=tmp_path / f"from {Path(source).name}", init_from=str(source), **options)
+        for twin in method.twins:
+            loaded = twin.state_dict()
+            assert all(
+                torch.equal(loaded[name], weights[name])
+                for name in weights
+                if "running" not in name and "num_b" not in name
+            )
+    del weights["conv1.0.weight"]
+    weights["fc.weight"] = torch.zeros(3)
+    torch.save(weights, tmp_path / "partial.pt")
+    with pytest.raises(ValueError, match=r"1 missing \(conv1\.0\.weight\); 1 unknown \(fc\.weight\); they must match"):
+        pretrain(shapes, moco(), None, out=tmp_path / "partial", init_from=str(tmp_path / "partial.pt"), **options)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 200}, "batch_size 200 is more than the 100 images"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"accumulate": 3}, "accumulate must divide it"),
+        ({"hierarchy": Hierarchy(levels=(200, 5))}, "200 clusters of only 100 rows"),
+        ({"hierarchy": Hierarchy(start_epoch=3)}, "never have a tree.*at most 2"),
+        ({"method": moco(queue_length=50)}, "queue_length is 50.*48 fits"),
+        ({"method": MoCoV2(backbone="resnet51")}, "not the name of a timm model.*resnet5"),
+        ({"init_from": "nowhere"}, "no run folder and no encoder file 'nowhere'"),
+        ({"data": "nowhere/"}, "neither a path nor the name"),
+    ],
+)
+def test_what_cannot_be_trained_is_named(changes: dict[str, Any], words: str, shapes: Shapes, tmp_path: Path) -> None:
+    arguments = {"data": shapes, "method": moco(), "hierarchy": HIERARCHY, "out": tmp_path / "run"} | OPTIONS | changes
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        pretrain(**arguments)
