@@ -45,6 +45,10 @@ class Parser(ArgumentParser):
 def in_words(message: str) -> str:
     """A parser's message on one line, without the names of Python's things."""
     line = " ".join(message.split())
+    union = re.search(
+        r"Union subtypes .*?Errors: - (.*?)(?: - Expected a <class 'NoneType'>.*)?(?: Given value type:.*)?$", line
+    )
+    line = union[1] if union else line
     line = re.sub(r"^Parser key \"([^\"]+)\":", r"\1:", line)
     return re.sub(r"<class '([\w.]+)'>", r"\1", line)
 
@@ -241,14 +245,18 @@ def pretrain_options(parser: ArgumentParser) -> None:
 
 
 def run_pretrain(config: Namespace) -> None:
+    import yaml
+
     from hirl.train.loop import Stopped
     from hirl.train.pretrain import pretrain
 
-    if config.data is None:
+    options = {name: value for name, value in vars(config).items() if name not in ("config", "data")}
+    told = [yaml.safe_load(Path(str(file)).read_text(encoding="utf-8")).get("data") for file in config.config or []]
+    data = next((place for place in (config.data, *reversed(told)) if place is not None), None)
+    if data is None:
         raise ValueError("pretrain needs the images to train on: hirl pretrain FOLDER --method METHOD")
-    options = {name: value for name, value in vars(config).items() if name != "config"}
     try:
-        pretrain(options.pop("data"), **options)
+        pretrain(data, **options)
     except Stopped:
         sys.exit(STOPPED)
 
@@ -336,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if debug:
             raise
-        print(f"hirl: {error}", file=sys.stderr)
+        print(f"hirl: {in_words(str(error))}", file=sys.stderr)
         return MISTAKE
     except KeyboardInterrupt:
         print("hirl: stopped", file=sys.stderr)

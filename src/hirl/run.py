@@ -74,7 +74,7 @@ class Run:
                 return
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Makes the folder, or checks that an existing one is of the same configuration."""
+        """Writes down the configuration, or checks that an existing run has the same one; to be called when locked."""
         if self.exists:
             changed = differences(self.config, config)
             if changed:
@@ -82,10 +82,7 @@ class Run:
                     f"{str(self.folder)!r} holds a run of another configuration ({'; '.join(changed)}): "
                     "name another folder, or give the same settings to continue it"
                 )
-        elif self.folder.is_dir() and any(entry.name != ".lock" for entry in self.folder.iterdir()):
-            raise ValueError(f"the folder {str(self.folder)!r} is not empty and holds no run: name another one")
         else:
-            self.folder.mkdir(parents=True, exist_ok=True)
             with written_whole(self.config_file) as aside:
                 aside.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
         for left_over in self.folder.glob(".*.part"):  # of a process that was killed while it wrote
@@ -107,6 +104,8 @@ class Run:
         """Holds the folder for this process; a second one is told so."""
         if self.folder.is_file():
             raise ValueError(f"{str(self.folder)!r} is a file, not a run folder: name another one")
+        if not self.exists and self.folder.is_dir() and any(entry.name != ".lock" for entry in self.folder.iterdir()):
+            raise ValueError(f"the folder {str(self.folder)!r} is not empty and holds no run: name another one")
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as lock:
             try:

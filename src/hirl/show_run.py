@@ -24,11 +24,15 @@ def show_run(run: Run) -> None:
     console = Console()
     config, lines = run.config, list(run.metrics())
     started = json.loads(run.about_file.read_text()) if run.about_file.is_file() else []
-    console.print(f"[bold]{escape(str(run.folder))}[/bold]: {_state(run, config, lines)}", highlight=False)
+    console.print(
+        f"[bold]{escape(str(run.folder))}[/bold]: {_state(run, config, lines)}", highlight=False, soft_wrap=True
+    )
     for name in ("loss_image", "loss_spd"):
         values = [line[name] for line in lines if name in line]
         if any(values):
-            console.print(f"{name:<12} {drawn(values)} {values[0]:.4f} → {values[-1]:.4f}", highlight=False)
+            console.print(
+                f"{name:<12} {drawn(values)} {values[0]:.4f} → {values[-1]:.4f}", highlight=False, soft_wrap=True
+            )
     figures = {
         name: value for line in lines for name, value in line.items() if name not in ("step", "epoch", "finished")
     }
@@ -39,12 +43,12 @@ def show_run(run: Run) -> None:
     present = [
         file for file in (run.encoder_file, run.tree_file, run.checkpoint_file, run.skipped_file) if file.exists()
     ]
-    console.print("files: " + ", ".join(file.name for file in present), highlight=False)
+    console.print("files: " + ", ".join(file.name for file in present), highlight=False, soft_wrap=True)
     if started:
         versions = ", ".join(f"{name} {number}" for name, number in started[-1]["versions"].items())
-        console.print(f"started {len(started)} time(s), last with {versions}", highlight=False)
-        console.print(escape("command: " + " ".join(started[-1]["command"])), highlight=False)
-    console.print(escape(yaml.safe_dump(config, sort_keys=False, allow_unicode=True)), highlight=False)
+        console.print(f"started {len(started)} time(s), last with {versions}", highlight=False, soft_wrap=True)
+        console.print(escape("command: " + " ".join(started[-1]["command"])), highlight=False, soft_wrap=True)
+    console.print(escape(yaml.safe_dump(config, sort_keys=False, allow_unicode=True)), highlight=False, soft_wrap=True)
 
 
 def list_runs(folder: Path) -> None:

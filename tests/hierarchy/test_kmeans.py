@@ -149,6 +149,18 @@ def test_same_seed_same_bits_other_seed_other_tree() -> None:
     assert not torch.equal(one.prototypes[0], other.prototypes[0])
 
 
+def test_the_order_of_the_rows_plays_no_part_when_their_places_are_told() -> None:
+    features = blobs(500, 8, 30)
+    order = torch.randperm(500)
+    plain = hierarchical_kmeans(features, (30, 5))
+    mixed = hierarchical_kmeans(features[order], (30, 5), index=order)
+    assert torch.equal(mixed.leaves, plain.leaves[order])
+    torch.testing.assert_close(mixed.prototypes[0], plain.prototypes[0])
+    for wrong, words in ((order[:9], r"shape \(500,\)"), (order.float(), "int64"), (order - 1, "0 or more, not -1")):
+        with pytest.raises(ValueError, match=words):
+            hierarchical_kmeans(features, (30, 5), index=wrong)
+
+
 def test_global_generators_play_no_part() -> None:
     features = blobs(200, 8, 10)
     state = torch.get_rng_state()

@@ -44,6 +44,7 @@ def hierarchical_kmeans(
     tolerance: float = 0.002,
     init: PrototypeTree | None = None,
     spherical: bool = True,
+    index: Tensor | None = None,
     group: dist.ProcessGroup | None = None,
     progress: Progress | None = None,
 ) -> PrototypeTree:
@@ -54,13 +55,15 @@ def hierarchical_kmeans(
     rows change their prototype. `restarts`: the best of so many starts. No cluster is left empty.
     `spherical=False`: prototypes move as plain means (as the paper names it) and are brought to length 1 at the end;
     only the spherical ones promise `tree.assign(features) == tree.leaves`.
+    `index` (N,): the place of each row in the data set, if that is not the order of the rows. Starting rows are drawn
+    by place, so that the tree does not depend on the order the rows come in or on the rank that holds them.
     `group`: every rank passes rows of its own, as many as it likes; prototypes and parents come out the same on all,
     `tree.leaves` for a rank's own rows, and all as if one process had held the rows in rank order.
 
     On a CPU the same input and seed give the same bits.
     """
     ranks = Ranks(group)
-    rows, N = _checked(features, ranks)
+    rows, N = _checked(features, index, ranks)
     sizes = check_levels(levels, N)
     for name, value, least in (("iterations", iterations, 1), ("restarts", restarts, 1), ("seed", seed, 0)):
         if value < least:
@@ -78,6 +81,7 @@ def hierarchical_kmeans(
     for level, size in enumerate(sizes):
         lloyd = _Lloyd(
             rows=rows if level == 0 else UnitRows(prototypes[-1], name=f"prototypes of level {level - 1}"),
+            index=index if level == 0 else None,
             clusters=size,
             spherical=spherical,
             ranks=ranks if level == 0 else alone,
@@ -100,12 +104,12 @@ def hierarchical_kmeans(
     )
 
 
-def _checked(features: Features, ranks: Ranks) -> tuple[UnitRows, int]:
+def _checked(features: Features, index: Tensor | None, ranks: Ranks) -> tuple[UnitRows, int]:
     """This rank's rows and the number of all rows; a fault on one rank is an error on all, so that none waits."""
     rows, fault = None, None
     try:
         rows = UnitRows(features)
-        fault = rows.fault()
+        fault = rows.fault() if index is None else _wrong_index(index, len(rows)) or rows.fault()
     except ValueError as error:
         fault = str(error)
     seen = ranks.objects((fault, 0 if rows is None else len(rows), 0 if rows is None else rows.dim))
@@ -117,6 +121,12 @@ def _checked(features: Features, ranks: Ranks) -> tuple[UnitRows, int]:
         raise ValueError(f"features must have the same number of columns on every rank, not {sorted(dims)}")
     assert rows is not None
     return rows, sum(count for _, count, _ in seen)
+
+
+def _wrong_index(index: Tensor, count: int) -> str | None:
+    if index.shape != (count,) or index.dtype != torch.int64:
+        return f"index must be int64 of shape ({count},) as the rows, not {index.dtype} {tuple(index.shape)}"
+    return f"index must be 0 or more, not {int(index.min())}" if count and int(index.min()) < 0 else None
 
 
 @dataclass(frozen=True)
@@ -143,6 +153,7 @@ class _Lloyd:
     """K-means of one level."""
 
     rows: UnitRows
+    index: Tensor | None
     clusters: int
     spherical: bool
     ranks: Ranks
@@ -151,7 +162,12 @@ class _Lloyd:
     def __post_init__(self) -> None:
         counts = self.ranks.objects(len(self.rows))
         self.N = sum(counts)
-        self.offset = sum(counts[: self.ranks.rank])  # of this rank's rows among all
+        if self.index is None:
+            offset = sum(counts[: self.ranks.rank])
+            self.places, self.all_places = torch.arange(offset, offset + len(self.rows)), self.N
+        else:
+            self.places = self.index.cpu()
+            self.all_places = 1 + max(self.ranks.objects(int(self.places.max()) if len(self.places) else -1))
 
     def run(self, start: Tensor | None, *, iterations: int, tolerance: float, seed: tuple[int, int, int]) -> _Clusters:
         prototypes = self._start(seed) if start is None else start.clone()
@@ -227,12 +243,12 @@ class _Lloyd:
     def _draw(self, weight: Tensor, count: int, seed: tuple[int, ...]) -> Tensor:
         """Up to `count` rows, drawn with probability ∝ `weight` (n,) from all ranks' rows that have any.
 
-        A race: a row finishes at E/weight with E exponential, and the first `count` win. E is drawn for all N rows, so
-        that the winners do not depend on how the rows are spread.
+        A race: a row finishes at E/weight with E exponential, and the first `count` win. E belongs to a
+        row's place in the data set, so that the winners do not depend on how the rows are spread.
         """
         generator = torch.Generator().manual_seed(_mixed(seed))
-        exponential = torch.empty(self.N).exponential_(generator=generator)
-        mine = exponential[self.offset : self.offset + len(self.rows)].to(weight.device)
+        exponential = torch.empty(self.all_places).exponential_(generator=generator)
+        mine = exponential[self.places].to(weight.device)
         finish = torch.where(weight > SAME, mine / weight, torch.inf)
         first = finish.topk(min(count, len(finish)), largest=False)
         missing = count - len(first.values)

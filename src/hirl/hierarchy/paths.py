@@ -129,6 +129,7 @@ class SemanticPaths(nn.Module):
             tolerance=tolerance,
             init=self.tree,
             spherical=spherical,
+            index=index,
             group=group,
             progress=progress,
         )
@@ -170,23 +171,13 @@ def _head(dim: int, layers: int) -> nn.Sequential:
 
 def _leaves_by_index(leaves: Tensor, index: Tensor | None, ranks: Ranks) -> Tensor:
     """The leaf of every image of the data set, from the leaves of each rank's rows and their places in it."""
-    fault = None
-    if index is not None and (index.shape != leaves.shape or index.dtype != torch.int64):
-        fault = (
-            f"index must be int64 of shape {tuple(leaves.shape)} as the rows, not {index.dtype} {tuple(index.shape)}"
-        )
-    elif index is not None and len(index) and int(index.min()) < 0:
-        fault = f"index must be 0 or more, not {int(index.min())}"
-    seen = ranks.objects((fault, len(leaves), -1 if fault or index is None or not len(index) else int(index.max())))
-    for message, _, _ in seen:
-        if message is not None:
-            raise ValueError(message)
+    seen = ranks.objects((len(leaves), -1 if index is None or not len(index) else int(index.max())))
     if index is None:
-        offset = sum(count for _, count, _ in seen[: ranks.rank])
+        offset = sum(count for count, _ in seen[: ranks.rank])
         index = torch.arange(offset, offset + len(leaves))
-        N = sum(count for _, count, _ in seen)
+        N = sum(count for count, _ in seen)
     else:
-        N = 1 + max(last for _, _, last in seen)
+        N = 1 + max(last for _, last in seen)
     # One message of 4 bytes an image: a rank writes leaf + 1 at its own images and 0 elsewhere.
     table = torch.zeros(N, dtype=torch.int32, device=leaves.device)
     table[index.to(leaves.device)] = leaves.int() + 1

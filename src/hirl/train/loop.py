@@ -24,6 +24,7 @@ from hirl.hierarchy.kmeans import Progress
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.ranks import Ranks
 from hirl.methods.base import Method, Plan
+from hirl.methods.split_batch_norm import average_statistics
 from hirl.train.features import Bank, embedded
 from hirl.train.hierarchy import Hierarchy
 from hirl.train.joint import Joint, Losses
@@ -141,6 +142,8 @@ class Loop:
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.method.after_step(self.step)
+        if self.paths is not None:
+            average_statistics(self.paths)
         return losses
 
     def _look(self, losses: Losses, batch: Batch) -> None:
@@ -184,7 +187,7 @@ class Loop:
         self.observer.refreshed(epoch, seconds, paths)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything a step changes; the same on every process but for batch norm's statistics."""
+        """Everything a step changes; the same on every process."""
         return {
             "step": self.step,
             "joint": self.joint.state_dict(),

@@ -218,7 +218,8 @@ def _strategy(accelerator: str, devices: int | str, nodes: int) -> DDPStrategy |
     if not several:
         return "auto"
     newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    return DDPStrategy(**{"forward_sync_buffers" if newer else "broadcast_buffers": False})
+    options: dict[str, Any] = {"forward_sync_buffers" if newer else "broadcast_buffers": False}
+    return DDPStrategy(**options)
 
 
 def _own_size(images: ImageSet) -> int:

@@ -98,7 +98,9 @@ class Report:
         self.bar.update(self.task, completed=step, epoch=epoch, words=words, remaining=left)
         self._epoch = line
         if not self.console.is_terminal and step % self.plan.steps_per_epoch == 0:
-            self.console.print(f"epoch {epoch}/{self.plan.epochs}: {words}, {left / 60:.1f} min left", highlight=False)
+            self.console.print(
+                f"epoch {epoch}/{self.plan.epochs}: {words}, {left / 60:.1f} min left", highlight=False, soft_wrap=True
+            )
         self._clear_sums()
 
     def _log(self, step: int, figures: dict[str, Any]) -> None:
@@ -137,12 +139,12 @@ class Report:
         knn = {name: value for name, value in figures.items() if name.startswith("knn")}
         if knn:
             shown = ", ".join(f"{name} {value:.1%}" for name, value in knn.items())
-            self.console.print(f"epoch {epoch + 1}: {shown}", highlight=False)
+            self.console.print(f"epoch {epoch + 1}: {shown}", highlight=False, soft_wrap=True)
         self._since = time.monotonic()
 
     def warn(self, warnings: list[str]) -> None:
         for warning in warnings:
-            self.console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False)
+            self.console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Report:
         self.bar.start()
