@@ -30,7 +30,8 @@ MAY_IMPORT = {
     "show": {"data", "hierarchy"},
     "show_run": {"run"},
     "demo": {"hierarchy", "show"},
-    "cli": {"data", "demo", "files", "hierarchy", "methods", "run", "show", "show_run", "train"},
+    "commands": {"data", "demo", "files", "hierarchy", "methods", "run", "show", "show_run", "train"},
+    "cli": {"commands"},
     "__init__": {"data", "hierarchy", "methods", "run", "train"},
 }
 IMPLIED = {"tensorboard"}  # by torch.utils.tensorboard

@@ -97,7 +97,7 @@ def run_command(*words: str | Path) -> subprocess.Popen[str]:
 def test_asked_to_stop_it_saves_and_the_same_command_continues(config: Path, images: Path, tmp_path: Path) -> None:
     import signal
 
-    words = ["pretrain", images, "--config", config, "--epochs", "400", "--out", tmp_path / "run"]
+    words = ["pretrain", str(images), "--config", str(config), "--epochs", "400", "--out", str(tmp_path / "run")]
     process = run_command(*words)
     metrics = tmp_path / "run" / "metrics.jsonl"
     for _ in range(600):
@@ -157,7 +157,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "a tree without features": (["{images}", "--config", "{config}", "--hierarchy.start_epoch", "0"], "start_epoch"),
     "unknown features": (["{images}", "--config", "{config}", "--hierarchy.features", "dreams"], "features"),
-    "a missing config": (["{images}", "--config", "nowhere.yaml"], "there is no file 'nowhere.yaml'"),
+    "a missing config": (["{images}", "--config", "nowhere.yaml"], "no recipe 'nowhere.yaml'"),
     "a config of prose": (["{images}", "--config", "{prose}"], "is no YAML file of options"),
     "a config that names code": (["{images}", "--config", "{code}"], "which is not of hirl"),
     "an unknown key in a config": (["{images}", "--config", "{typo}"], "epoch"),

@@ -268,6 +268,8 @@ def test_starting_from_given_weights(finished: Run, shapes: Shapes, tmp_path: Pa
     ],
 )
 def test_what_cannot_be_trained_is_named(changes: dict[str, Any], words: str, shapes: Shapes, tmp_path: Path) -> None:
-    arguments = {"data": shapes, "method": moco(), "hierarchy": HIERARCHY, "out": tmp_path / "run"} | OPTIONS | changes
+    arguments: dict[str, Any] = (
+        {"data": shapes, "method": moco(), "hierarchy": HIERARCHY, "out": tmp_path / "run"} | OPTIONS | changes
+    )
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         pretrain(**arguments)
