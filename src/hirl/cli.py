@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser
 
@@ -23,7 +24,6 @@ ABOUT = """hirl learns hierarchical image representations from unlabelled pictur
 examples:
   hirl demo                                            a tree of handwritten digits, in seconds
   hirl pretrain photos/ --method DINO --epochs 100     learn from a folder of images; the same command continues
-  hirl pretrain shapes --config small/moco_v2          a shipped recipe on the built-in pictures
   hirl pretrain photos/ --method MoCoV2 --hierarchy null   the method alone, as a baseline
   hirl show runs/photos-dino-hirl-0                    a run as a page of text
   hirl images photos/ --out sheet.png                  what is in a folder, and a contact sheet of it
@@ -55,6 +55,8 @@ def in_words(message: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words  # wherever it stands
+    if not debug:
+        warnings.showwarning = _warn
     words = [word for word in words if word != "--debug"]
     try:
         said = next((word for word in words if not word.startswith("-")), None)
@@ -79,6 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("hirl: stopped", file=sys.stderr)
         return STOPPED
     return 0
+
+
+def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
+    """A warning as a line, without the place in the code it comes from."""
+    print(f"hirl: warning: {message}", file=sys.stderr)
 
 
 def _parser(said: str | None) -> ArgumentParser:

@@ -33,6 +33,8 @@ def check_writable(path: Path) -> None:
         raise ValueError(f"cannot write to {str(path)!r}: it is a folder; name a file")
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} does not exist")
+    if not os.access(path.parent, os.W_OK):
+        raise ValueError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} is not yours to write to")
 
 
 def _to_disk(path: Path) -> None:

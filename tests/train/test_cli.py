@@ -157,7 +157,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "a tree without features": (["{images}", "--config", "{config}", "--hierarchy.start_epoch", "0"], "start_epoch"),
     "unknown features": (["{images}", "--config", "{config}", "--hierarchy.features", "dreams"], "features"),
-    "a missing config": (["{images}", "--config", "nowhere.yaml"], "no recipe 'nowhere.yaml'"),
+    "a missing config": (["{images}", "--config", "nowhere.yaml"], "there is no file 'nowhere.yaml'"),
     "a config of prose": (["{images}", "--config", "{prose}"], "is no YAML file of options"),
     "a config that names code": (["{images}", "--config", "{code}"], "which is not of hirl"),
     "an unknown key in a config": (["{images}", "--config", "{typo}"], "epoch"),

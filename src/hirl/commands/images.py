@@ -14,13 +14,14 @@ from hirl.files import written_whole
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from hirl.data import ImageSet
+    from hirl.data import ImageSet, Skipped
 
+LARGEST_VIEW = 1024
 SHEETS = {".png": "PNG", ".webp": "WEBP", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 
 def source_options(parser: ArgumentParser) -> None:
-    parser.add_argument("source", help="a folder, a .npz file, tar shards, or a known name such as shapes or cifar10")
+    parser.add_argument("source", help="a folder, a .npz file, or a known name such as shapes or cifar10")
     parser.add_argument("--split", help="train, val, test …; by default the training part")
     parser.add_argument("--root", type=Path, help="the folder that holds a torchvision data set")
     parser.add_argument("--download", action="store_true", help="fetch a torchvision data set that is missing")
@@ -35,14 +36,16 @@ def images_options(parser: ArgumentParser) -> None:
 
 
 def images(config: Namespace) -> None:
-    from hirl.data import class_sheet
+    from hirl.data import Skipped, class_sheet
     from hirl.show import image_table
 
     check_sheet(config)
     found = opened(config)
     image_table(found)
     if config.out is not None:
-        save_sheet(class_sheet(found, tile=config.tile, columns=config.columns), config.out)
+        skipped = Skipped()
+        save_sheet(class_sheet(found, tile=config.tile, columns=config.columns, skipped=skipped), config.out)
+        tell_skipped(skipped)
 
 
 def views_options(parser: ArgumentParser) -> None:
@@ -58,16 +61,25 @@ def views_options(parser: ArgumentParser) -> None:
 
 
 def views(config: Namespace) -> None:
-    from hirl.data import view_sheet
+    from hirl.data import Skipped, view_sheet
     from hirl.data.view_recipes import RECIPES
 
     check_sheet(config)
     found = opened(config)
     size = config.size or (224 if found.pixels is None else min(found.pixels.shape[-2:]))
-    title = f"{config.method}, {size} px"
-    save_sheet(
-        view_sheet(found, RECIPES[config.method](size), rows=config.rows, seed=config.seed, title=title), config.out
-    )
+    if size > LARGEST_VIEW:
+        raise ValueError(f"--size is {size}, but a sheet shows views of at most {LARGEST_VIEW} pixels")
+    title, skipped = f"{config.method}, {size} px", Skipped()
+    recipe = RECIPES[config.method](size)
+    save_sheet(view_sheet(found, recipe, rows=config.rows, seed=config.seed, title=title, skipped=skipped), config.out)
+    tell_skipped(skipped)
+
+
+def tell_skipped(skipped: Skipped) -> None:
+    if len(skipped):
+        print(f"{len(skipped)} of the images shown could not be read and were replaced by the next that could:")
+        for bad in skipped:
+            print(f"  {bad}")
 
 
 def opened(config: Namespace) -> ImageSet:

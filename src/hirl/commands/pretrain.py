@@ -10,7 +10,6 @@ from jsonargparse import ArgumentParser, Namespace
 
 from hirl.commands.command import Command
 
-RECIPES = Path(__file__).parents[1] / "recipes"
 STOPPED = 130
 
 
@@ -43,9 +42,8 @@ def run_pretrain(config: Namespace) -> None:
 def prepared(words: Sequence[str]) -> list[str]:
     """The words of a `hirl pretrain` line as the parser takes them, checked before it imports anything they name."""
     parted = [part for word in words for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
-    found = found_recipes(parted)
-    check_class_paths(found)
-    return joined_levels(found)
+    check_class_paths(parted)
+    return joined_levels(parted)
 
 
 def joined_levels(words: Sequence[str]) -> list[str]:
@@ -59,22 +57,6 @@ def joined_levels(words: Sequence[str]) -> list[str]:
     return [*words[:start], f"[{','.join(words[start:end])}]", *words[end:]]
 
 
-def found_recipes(words: Sequence[str]) -> list[str]:
-    """`--config small/dino` as the path of the recipe of that name, unless there is a file of that name here."""
-    found = list(words)
-    for place, word in enumerate(found[:-1]):
-        if word == "--config" and not Path(found[place + 1]).is_file():
-            recipe = RECIPES / f"{found[place + 1]}.yaml"
-            if not recipe.is_file():
-                names = sorted(str(file.relative_to(RECIPES).with_suffix("")) for file in RECIPES.rglob("*.yaml"))
-                raise ValueError(
-                    f"there is no file and no recipe {found[place + 1]!r}: --config takes a YAML file or one of "
-                    f"{', '.join(names)}"
-                )
-            found[place + 1] = str(recipe)
-    return found
-
-
 def check_class_paths(words: Sequence[str]) -> None:
     """A method outside the package is code: it may come from the command line, never from a config file.
 
@@ -84,6 +66,8 @@ def check_class_paths(words: Sequence[str]) -> None:
 
     places = [place + 1 for place, word in enumerate(words[:-1]) if word == "--config"]
     for file in (words[place] for place in places):
+        if not Path(file).is_file():
+            raise ValueError(f"there is no file {file!r}: --config takes a YAML file")
         try:
             method = (yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}).get("method")
         except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:

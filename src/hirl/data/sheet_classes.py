@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.skipped import Skipped, read_or_replace
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -18,13 +19,17 @@ _TEXT, _GAP, _HEAD, _MARGIN = 150, 2, 28, 16
 MOST_CLASSES = 200  # rows; a sheet of more is no longer looked at
 
 
-def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4) -> Image.Image:
-    """`columns` images of each of the finest classes, the first ones of the set; save it as PNG or WebP."""
+def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: Skipped | None = None) -> Image.Image:
+    """`columns` images of each of the finest classes, the first ones of the set; save it as PNG or WebP.
+
+    The place of an image that cannot be read is taken by the next one that can, and `skipped` gets to know of it.
+    """
     from PIL import Image, ImageDraw, ImageFont
 
     if tile < 8 or columns < 1:
         raise ValueError(f"a sheet needs tiles of at least 8 pixels and 1 column, not {tile} and {columns}")
     blocks = _blocks(images, columns)
+    skipped = Skipped() if skipped is None else skipped
     rows = [len(rows) for _, rows in blocks]
     halves = 2 if sum(rows) > 12 and len(blocks) > 1 else 1
     per_half = math.ceil(sum(rows) / halves)
@@ -48,7 +53,8 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4) -> Image.
             y = top + _HEAD + row * (tile + _GAP)
             pen.text((x, y + tile // 2), name if len(name) < 22 else f"{name[:20]}…", _FAINT, plain, anchor="lm")
             for column, index in enumerate(indices):
-                sheet.paste(_square(images.read(index, shorter=tile), tile), (x + _TEXT + column * (tile + _GAP), y))
+                image, _ = read_or_replace(images, index, skipped=skipped, shorter=tile)
+                sheet.paste(_square(image, tile), (x + _TEXT + column * (tile + _GAP), y))
     return sheet
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hirl.data.render import Normalisation, ViewRenderer
 from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.skipped import Skipped
 from hirl.data.views import View
 
 if TYPE_CHECKING:
@@ -30,11 +31,12 @@ def view_sheet(
     epoch: int = 0,
     tile: int = 112,
     title: str = "",
+    skipped: Skipped | None = None,
 ) -> Image.Image:
     """The views of `rows` images, spread over the set, or of those whose indices are given; save it as a PNG.
 
     They are the very views a Loader of this seed gives in this epoch. Local views are drawn smaller, in proportion;
-    masked patches are blank.
+    masked patches are blank. `skipped` gets to know of images that could not be read and were replaced.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -48,7 +50,10 @@ def view_sheet(
             raise ValueError(f"rows is {list(rows)}, but indices of {images.name} go from 0 to {len(images) - 1}.")
     plain = Normalisation((0.0,) * images.channels, (1.0,) * images.channels)
     renderer = ViewRenderer(images, views, seed=seed, normalisation=plain, device=torch.device("cpu"), strict=False)
-    batch = renderer.finish(renderer.begin(indices, epoch), epoch)
+    piece = renderer.begin(indices, epoch)
+    for bad in piece.bad:
+        (Skipped() if skipped is None else skipped).add(bad)
+    batch = renderer.finish(piece, epoch)
 
     largest = max(view.size for view in views)
     sides = [tile] + [max(24, round(tile * view.size / largest)) for view in views]

@@ -80,6 +80,7 @@ class StreamLoader:
             self._pieces, batch_size=None, num_workers=self._workers, generator=torch.Generator(), pin_memory=False
         )
         waiting: list[Piece] = []
+        batches = 0
         start = perf_counter()
         for piece in pieces:
             if isinstance(piece, BadImage):
@@ -92,8 +93,12 @@ class StreamLoader:
                 batch = self._renderer.finish(_part(whole, slice(0, self.batch_size)), self.epoch)
                 waiting = [_part(whole, slice(self.batch_size, None))]
                 self.waited += perf_counter() - start
+                batches += 1
                 yield batch
                 start = perf_counter()
+        if not batches:
+            images, name = sum(len(part.index) for part in waiting), self._pieces.stream.name
+            raise ValueError(f"batch_size is {self.batch_size}, but {name} gave only {images} images to this rank.")
 
 
 class _Pieces(IterableDataset[Piece | BadImage]):

@@ -63,6 +63,7 @@ def hierarchical_kmeans(
     On a CPU the same input and seed give the same bits.
     """
     ranks = Ranks(group)
+    index = None if index is None else torch.as_tensor(index)
     rows, N = _checked(features, index, ranks)
     sizes = check_levels(levels, N)
     for name, value, least in (("iterations", iterations, 1), ("restarts", restarts, 1), ("seed", seed, 0)):
@@ -167,7 +168,10 @@ class _Lloyd:
             self.places, self.all_places = torch.arange(offset, offset + len(self.rows)), self.N
         else:
             self.places = self.index.cpu()
-            self.all_places = 1 + max(self.ranks.objects(int(self.places.max()) if len(self.places) else -1))
+            last = max(self.ranks.objects(int(self.places.max()) if len(self.places) else -1))
+            if last > 8 * self.N + 1000:
+                raise ValueError(f"index reaches {last} with only {self.N} rows: it is a place in the data set")
+            self.all_places = last + 1
 
     def run(self, start: Tensor | None, *, iterations: int, tolerance: float, seed: tuple[int, int, int]) -> _Clusters:
         prototypes = self._start(seed) if start is None else start.clone()
@@ -235,9 +239,10 @@ class _Lloyd:
             drawn = self._draw(weight, count, seed)
             if len(drawn):
                 return drawn[torch.arange(count, device=drawn.device) % len(drawn)]
+        distinct = int((found.counts > 0).sum())
         raise ValueError(
-            f"{self.rows.name} hold only {int((found.counts > 0).sum())} different directions in {self.N} rows, "
-            f"too few for {self.clusters} clusters: ask for fewer, or look for repeated rows"
+            f"{self.rows.name} hold only {distinct} different directions ({SAME**0.5:g} or more apart) in {self.N} "
+            f"rows, too few for {self.clusters} clusters: ask for fewer, or look for repeated rows"
         )
 
     def _draw(self, weight: Tensor, count: int, seed: tuple[int, ...]) -> Tensor:

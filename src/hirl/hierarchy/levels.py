@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from typing import SupportsIndex
 
 # Sec. 4.1 of the paper: 1,281,167 ImageNet images carry 30,000 leaves, three leaves a node, ten nodes a root.
 LEAVES_PER_NODE, NODES_PER_ROOT = 3, 10
@@ -31,8 +32,8 @@ def suggest_levels(N: int) -> Levels:
     Smaller sets get fewer images a leaf, so that the tree keeps enough leaves to tell images apart; levels that
     would have a single node are left out.
     """
-    if N < 4:
-        raise ValueError(f"a hierarchy needs at least 4 images, not {N}")
+    if not isinstance(N, SupportsIndex) or int(N) < 4:
+        raise ValueError(f"a hierarchy needs at least 4 images, not {N!r}")
     per_leaf = max(2.0, SMALL_SET_PER_LEAF * (N / SMALL_SET) ** GROWTH)
     leaves = max(2, _two_digits(N / per_leaf))
     wanted = (
@@ -41,18 +42,18 @@ def suggest_levels(N: int) -> Levels:
         _two_digits(leaves / LEAVES_PER_NODE / NODES_PER_ROOT),
     )
     sizes = [leaves, *(size for size in wanted[1:] if size >= 2)]
-    why = (
-        f"{N:,} images, about {N / leaves:.0f} a leaf: {leaves:,} leaves; "
-        f"{LEAVES_PER_NODE} leaves a node and {NODES_PER_ROOT} nodes a root, as in the paper"
-    )
+    why = f"{N:,} images, about {N / leaves:.0f} a leaf: {leaves:,} leaves"
+    ratios = (f"{LEAVES_PER_NODE} leaves a node", f"{NODES_PER_ROOT} nodes a root")[: len(sizes) - 1]
+    if ratios:
+        why += f"; {' and '.join(ratios)}, as in the paper"
     return Levels(sizes, why)
 
 
 def check_levels(levels: Sequence[int], N: int | None = None) -> tuple[int, ...]:
     """`levels` as a tuple of ints, or a ValueError that names the rule they break."""
-    if isinstance(levels, (str, bytes)) or not isinstance(levels, Sequence):
+    if isinstance(levels, (str, bytes)) or not isinstance(levels, Iterable):
         raise ValueError(f"levels must be a sequence of sizes, fine to coarse, such as (3000, 300, 30), not {levels!r}")
-    sizes = tuple(levels)
+    sizes = tuple(int(size) if isinstance(size, SupportsIndex) else size for size in levels)
     if not sizes:
         raise ValueError("levels must name at least one level, such as (3000, 300, 30)")
     for size in sizes:

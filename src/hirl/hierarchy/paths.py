@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,7 +15,7 @@ from hirl.hierarchy.kmeans import Progress, hierarchical_kmeans
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.ranks import Ranks
 from hirl.hierarchy.rows import Features
-from hirl.hierarchy.spd import Sampling, spd_loss
+from hirl.hierarchy.spd import Sampling, check_sampling, spd_loss
 from hirl.hierarchy.tree import PrototypeTree
 
 
@@ -42,6 +43,9 @@ class SemanticPaths(nn.Module):
         super().__init__()
         if dim < 1 or head_layers < 1:
             raise ValueError(f"dim and head_layers must be at least 1, not {dim} and {head_layers}")
+        check_sampling(negatives, sampling)
+        if not math.isfinite(weight):
+            raise ValueError(f"weight must be a finite number, not {weight}")
         self.dim = dim
         self.levels = check_levels(levels)
         self.negatives = negatives
@@ -66,8 +70,7 @@ class SemanticPaths(nn.Module):
 
     def encode(self, z0: Tensor) -> Tensor:
         """z¹…zᴸ (B, L, D) of z⁰ (B, D)."""
-        if z0.ndim != 2 or z0.shape[1] != self.dim:
-            raise ValueError(f"z0 must be of shape (B, {self.dim}), not {tuple(z0.shape)}")
+        self._check_z0(z0, "z0")
         return torch.stack([head(z0) for head in self.heads], dim=1)
 
     def forward(
@@ -86,6 +89,13 @@ class SemanticPaths(nn.Module):
         """
         if (index is None) == (target is None):
             raise ValueError("give either the images' index in the data set or target, a z0 of another view")
+        self._check_z0(z0, "z0")
+        if self.training and len(z0) == 1:
+            raise ValueError("the heads' batch norm needs a batch of at least 2 images in training, not 1")
+        if target is not None:
+            self._check_z0(target, "target")
+            if len(target) != len(z0):
+                raise ValueError(f"target must have a row for each of the {len(z0)} images of z0, not {len(target)}")
         if self.tree is None:
             return torch.stack([parameter.sum() for parameter in self.parameters()]).sum() * 0.0
         if self.tree.device != z0.device:
@@ -144,6 +154,10 @@ class SemanticPaths(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, levels={self.levels}, negatives={self.negatives}, weight={self.weight}"
+
+    def _check_z0(self, z0: Tensor, name: str) -> None:
+        if z0.ndim != 2 or z0.shape[1] != self.dim:
+            raise ValueError(f"{name} must be of shape (B, {self.dim}), not {tuple(z0.shape)}")
 
     @staticmethod
     def _stored(tree: PrototypeTree, index: Tensor | None) -> Tensor:

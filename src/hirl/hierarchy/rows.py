@@ -69,7 +69,7 @@ class UnitRows:
             if bad.any():
                 row = int(bad.nonzero()[0])
                 what = (
-                    "has length 0"
+                    "has length 0 in float32"
                     if length[row] < SHORTEST
                     else "is not finite (NaN, infinite or too large for float32)"
                 )
@@ -80,7 +80,8 @@ class UnitRows:
         if isinstance(self.features, Tensor):
             return self.features[which].float()
         where = which if isinstance(which, slice) else which.cpu().numpy()
-        return torch.from_numpy(np.array(self.features[where], dtype=np.float32, order="C"))
+        with np.errstate(over="ignore", under="ignore"):  # what does not fit is found by `fault`
+            return torch.from_numpy(np.array(self.features[where], dtype=np.float32, order="C"))
 
 
 def accumulator(device: torch.device) -> torch.dtype:

@@ -180,6 +180,10 @@ def _check(z: Tensor, tree: PrototypeTree, leaves: Tensor, negatives: int | None
     # On a GPU looking at the values would make every step wait for it.
     if leaves.device.type == "cpu" and not 0 <= int(leaves.min()) <= int(leaves.max()) < tree.levels[0]:
         raise ValueError(f"leaves must lie in 0 … {tree.levels[0] - 1}, not {int(leaves.min())} … {int(leaves.max())}")
+    check_sampling(negatives, sampling)
+
+
+def check_sampling(negatives: int | None, sampling: str) -> None:
     if negatives is not None and negatives < 1:
         raise ValueError(f"negatives must be at least 1, or None for all, not {negatives}")
     if sampling not in get_args(Sampling):

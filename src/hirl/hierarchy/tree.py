@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -72,9 +73,13 @@ class PrototypeTree:
 
     def path(self, leaf: int | Tensor) -> Tensor:
         """(…, L): the nodes from each leaf up to its root."""
-        if isinstance(leaf, int) and not -self.levels[0] <= leaf < self.levels[0]:
-            raise ValueError(f"there is no leaf {leaf}: the tree has {self.levels[0]}, counted from 0")
-        return self.paths[leaf]
+        leaves = torch.as_tensor(leaf, device=self.device)
+        if leaves.device.type == "cpu" and leaves.numel():  # on a GPU a look at the values would make the caller wait
+            lowest, highest = int(leaves.min()), int(leaves.max())
+            if lowest < 0 or highest >= self.levels[0]:
+                wrong = lowest if lowest < 0 else highest
+                raise ValueError(f"there is no leaf {wrong}: the tree has {self.levels[0]}, counted from 0")
+        return self.paths[leaves]
 
     def images(self, level: int, node: int) -> Tensor:
         """The indices of the images below a node."""
@@ -147,6 +152,8 @@ class PrototypeTree:
         """Reads what `save` wrote; anything else is a ValueError."""
         from safetensors import SafetensorError, safe_open
 
+        if Path(path).is_dir():
+            raise ValueError(f"{os.fspath(path)!r} is a folder, no prototype tree")
         try:
             with safe_open(path, framework="pt") as file:
                 written = (file.metadata() or {}).get("format")

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,13 +92,21 @@ def _list(path: Path, times: Times, progress: _Progress) -> Listing:
         for entry in entries:
             if entry.name.startswith(".") or entry.name in _NOT_OURS:
                 continue
-            if entry.is_dir():
+            if _leads_to(entry, os.DirEntry.is_dir):
                 folders.append(entry.name)
             # a broken link is kept: reading it will say so, and no file is lost without a word
-            elif _is_of_interest(entry.name) and (entry.is_file() or entry.is_symlink()):
+            elif _is_of_interest(entry.name) and (_leads_to(entry, os.DirEntry.is_file) or entry.is_symlink()):
                 files.append(entry.name)
                 progress.found()
     return Listing(times, settled, sorted(files, key=os.fsencode), sorted(folders, key=os.fsencode))
+
+
+def _leads_to(entry: os.DirEntry[str], kind: Callable[[os.DirEntry[str]], bool]) -> bool:
+    """Whether an entry is, or links to, something of a kind; a link in a circle is nothing."""
+    try:
+        return kind(entry)
+    except OSError:
+        return False
 
 
 def _is_of_interest(name: str) -> bool:
