@@ -152,6 +152,25 @@ def test_images_tells_what_a_folder_holds(tmp_path: Path) -> None:
     assert "exists already" in hirl("images", folder, "--out", tmp_path / "sheet.png").stderr
 
 
+@pytest.mark.parametrize("words", [("images",), ("views", "--method", "moco_v2", "--size", "32", "--rows", "9")])
+def test_unreadable_images_are_replaced_and_told(words: tuple[str, ...], tmp_path: Path) -> None:
+    folder = folder_of_images(tmp_path / "photos")
+    (folder / "cats" / "tabby" / "1.png").write_bytes(b"broken")
+    shown = hirl(words[0], folder, *words[1:], "--out", tmp_path / "sheet.png")
+    assert shown.returncode == 0, shown.stderr
+    assert "1 of the images shown could not be read" in shown.stdout
+    assert "tabby/1.png" in shown.stdout
+
+
+def test_a_warning_is_a_line_too(tmp_path: Path) -> None:
+    folder = folder_of_images(tmp_path / "photos")
+    (folder / "loose.png").write_bytes((folder / "cats" / "tabby" / "1.png").read_bytes())
+    shown = hirl("images", folder)
+    assert shown.returncode == 0
+    assert shown.stderr.startswith("hirl: warning: ")
+    assert len(shown.stderr.splitlines()) == 1
+
+
 def test_views_draws_what_a_network_sees(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -177,6 +196,10 @@ IMAGE_MISTAKES = {
     "no method": (["views", "{photos}", "--out", "v.png"], "method"),
     "a view of no pixels": (["views", "{photos}", "--method", "dino", "--size", "0", "--out", "v.png"], "size"),
     "an odd size for masks": (["views", "{photos}", "--method", "ibot", "--size", "50", "--out", "v.png"], "patch"),
+    "a view larger than a sheet": (
+        ["views", "{photos}", "--method", "dino", "--size", "9999", "--out", "v.png"],
+        "1024",
+    ),
     "a data set that is not there": (["images", "cifar10", "--root", "{empty}"], "download"),
 }
 

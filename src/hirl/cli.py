@@ -41,15 +41,35 @@ class Parser(ArgumentParser):
         raise ValueError(in_words(message)) from ex
 
 
+# How the parser says things, and how a user would: what a command's argument is called, what a number must be.
+REWORDED = (
+    (r"^.*Union subtypes .*?Errors: - (.*?)(?: - Expected a <class 'NoneType'>.*)?(?: Given value type:.*)?$", r"\1"),
+    (r"^the following arguments are required: (?:\w+\.)?(features|source|run|data)$", r"the argument \1 is missing"),
+    (r"^the following arguments are required: (?:\w+\.)?(\w+)$", r"the option --\1 is missing"),
+    (r"^Parser key \"([^\"]+)\"(?: element \d+)?:", r"--\1:"),
+    (
+        r"Not of type PositiveInt: .*?('[^']*'|-?[\d.]+)(?: does not conform.*)?$",
+        r"must be a whole number of at least 1, not \1",
+    ),
+    (
+        r"Not of type NonNegativeInt: .*?('[^']*'|-?[\d.]+)(?: does not conform.*)?$",
+        r"must be a whole number of at least 0, not \1",
+    ),
+    (
+        r"Not of type Share: .*?('[^']*'|-?[\d.]+|nan)(?: does not conform.*)?$",
+        r"must be a share of at least 0 and below 1, not \1",
+    ),
+    (r"<class '([\w.]+)'>", r"\1"),
+    (r"Expected an? (?:typing\.)?(.*?)\. Got value: (.*)$", r"expected \1, not \2"),
+)
+
+
 def in_words(message: str) -> str:
-    """A parser's message on one line, without the names of Python's things."""
+    """A parser's message on one line, in a user's words."""
     line = " ".join(message.split())
-    union = re.search(
-        r"Union subtypes .*?Errors: - (.*?)(?: - Expected a <class 'NoneType'>.*)?(?: Given value type:.*)?$", line
-    )
-    line = union[1] if union else line
-    line = re.sub(r"^Parser key \"([^\"]+)\":", r"\1:", line)
-    return re.sub(r"<class '([\w.]+)'>", r"\1", line)
+    for said, meant in REWORDED:
+        line = re.sub(said, meant, line)
+    return line
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

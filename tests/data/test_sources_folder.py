@@ -19,6 +19,15 @@ from hirl.data.sources import scan as scanning
 from hirl.data.sources.scan import scan
 
 
+def test_a_file_that_links_to_itself_is_a_bad_image_like_any_other(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    (tmp_path / "circle.png").symlink_to(tmp_path / "circle.png")
+    images = open_images(tmp_path)
+    assert len(images) == 2
+    with pytest.raises(BadImage, match=r"circle\.png"):
+        images.read(1)
+
+
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

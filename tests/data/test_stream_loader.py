@@ -86,6 +86,11 @@ def test_views_are_those_of_an_indexed_set(tmp_path: Path) -> None:
         torch.testing.assert_close(streamed[row][0], indexed.views[0][row], atol=0.06, rtol=0)
 
 
+def test_a_stream_too_short_for_a_batch_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"batch_size is 256, but .* gave only 92 images"):
+        list(StreamLoader(shards(tmp_path), moco_v2(32), batch_size=256))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_images_are_left_out_or_raised(tmp_path: Path, workers: int) -> None:
     stream = shards(tmp_path, broken=30)

@@ -162,6 +162,15 @@ def test_the_order_of_the_rows_plays_no_part_when_their_places_are_told() -> Non
             hierarchical_kmeans(features, (30, 5), index=wrong)
 
 
+def test_numpy_sizes_and_places_are_as_good_as_any() -> None:
+    features = blobs(100, 8, 10)
+    expected = hierarchical_kmeans(features, (10, 3))
+    levels, places = np.array([10, 3]), np.arange(100)
+    assert torch.equal(hierarchical_kmeans(features, levels, index=places).leaves, expected.leaves)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"index reaches 9900000 with only 100 rows"):
+        hierarchical_kmeans(features, (10, 3), index=torch.arange(100) * 100_000)
+
+
 def test_global_generators_play_no_part() -> None:
     features = blobs(200, 8, 10)
     state = torch.get_rng_state()

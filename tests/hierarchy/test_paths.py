@@ -152,6 +152,12 @@ def test_bfloat16_autocast(paths: SemanticPaths, features: torch.Tensor) -> None
         (lambda p, f: p.refresh(f, index=torch.arange(100) - 1), "0 or more, not -1"),
         (lambda p, f: p.refresh(f, index=torch.arange(100) * 2), "leaves out image 1 of 199"),
         (lambda p, f: setattr(p, "tree", hierarchical_kmeans(f, (9, 3))), r"\(9, 3\).*not \(12, 4, 2\)"),
+        (lambda p, f: p(f[:1], torch.arange(1)), "at least 2 images in training, not 1"),
+        (lambda p, f: p(f[:4], target=f[:3]), "a row for each of the 4 images of z0, not 3"),
+        (lambda p, f: p(f[:4], target=f[:4, :5]), r"target must be of shape \(B, 8\)"),
+        (lambda _, __: SemanticPaths(8, LEVELS, negatives=0), "negatives must be at least 1"),
+        (lambda _, __: SemanticPaths(8, LEVELS, sampling="row"), "batch, image"),  # type: ignore[arg-type]
+        (lambda _, __: SemanticPaths(8, LEVELS, weight=float("nan")), "finite"),
         (lambda _, __: SemanticPaths(0, LEVELS), "at least 1"),
         (lambda _, __: SemanticPaths(8, (4, 12)), "must decrease"),
     ],

@@ -97,6 +97,9 @@ def test_what_is_no_tree_is_named(
         (lambda tree: tree.children(1, 3), "level 1 has no node 3: it has 3"),
         (lambda tree: tree.sizes(9), "no level 9"),
         (lambda tree: tree.path(5), "no leaf 5"),
+        (lambda tree: tree.path(-1), "no leaf -1"),
+        (lambda tree: tree.path(torch.tensor([0, 7])), "no leaf 7"),
+        (lambda tree: tree.path(torch.tensor([0, -2])), "no leaf -2"),
         (lambda tree: tree.assign(torch.randn(3, 5)), "5 columns.*4"),
         (lambda tree: tree.assign(torch.zeros(3, 4)), "row 0 of features has length 0"),
     ],
@@ -154,6 +157,8 @@ def test_a_truncated_or_foreign_file_is_named(tree: PrototypeTree, tmp_path: Pat
         PrototypeTree.load(path)
     with pytest.raises(FileNotFoundError):
         PrototypeTree.load(tmp_path / "missing")
+    with pytest.raises(ValueError, match="is a folder"):
+        PrototypeTree.load(tmp_path)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

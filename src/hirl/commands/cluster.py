@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
-from jsonargparse.typing import ClosedUnitInterval, NonNegativeInt, PositiveInt
+from jsonargparse.typing import NonNegativeInt, PositiveInt, restricted_number_type
 
 from hirl.commands.command import Command, check_new
+
+Share = restricted_number_type("Share", float, [(">=", 0), ("<", 1)])
 
 
 def cluster_options(parser: ArgumentParser) -> None:
@@ -21,7 +23,7 @@ def cluster_options(parser: ArgumentParser) -> None:
     parser.add_argument("--iterations", type=PositiveInt, default=20, help="Lloyd steps a level at most")
     parser.add_argument("--restarts", type=PositiveInt, default=1, help="take the best of so many starts")
     parser.add_argument(
-        "--tolerance", type=ClosedUnitInterval, default=0.002, help="stop when no more than this share of rows moves"
+        "--tolerance", type=Share, default=0.002, help="stop when no more than this share of rows moves"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace the file at --out")
 

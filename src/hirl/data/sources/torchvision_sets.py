@@ -94,7 +94,7 @@ def _load(name: str, known: _Known, part: str, root: Path, download: bool) -> An
             reason = one_line(str(error)).rstrip(".")
             raise OSError(f"The data set {name} could not be downloaded to {where}: {reason}.") from error
         raise FileNotFoundError(
-            f"The data set {name} is not in {where}; download=True fetches it, root= says where else it is."
+            f"The data set {name} is not in {where}; ask for its download, or name as root the folder that holds it."
         ) from error
 
 
