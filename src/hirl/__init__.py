@@ -7,16 +7,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hirl import data as data
+    from hirl import methods as methods
     from hirl.hierarchy.kmeans import hierarchical_kmeans as hierarchical_kmeans
     from hirl.hierarchy.levels import suggest_levels as suggest_levels
     from hirl.hierarchy.paths import SemanticPaths as SemanticPaths
     from hirl.hierarchy.spd import spd_loss as spd_loss
     from hirl.hierarchy.tree import PrototypeTree as PrototypeTree
+    from hirl.run import Run as Run
+    from hirl.train.hierarchy import Hierarchy as Hierarchy
+    from hirl.train.pretrain import pretrain as pretrain
 
+_ROOMS = ("data", "methods")
 _HOMES = {
+    "Hierarchy": "hirl.train.hierarchy",
     "PrototypeTree": "hirl.hierarchy.tree",
+    "Run": "hirl.run",
     "SemanticPaths": "hirl.hierarchy.paths",
     "hierarchical_kmeans": "hirl.hierarchy.kmeans",
+    "pretrain": "hirl.train.pretrain",
     "spd_loss": "hirl.hierarchy.spd",
     "suggest_levels": "hirl.hierarchy.levels",
 }
@@ -25,6 +34,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
+    if name in _ROOMS:
+        return import_module(f"hirl.{name}")
     if name == "__version__":
         from importlib.metadata import version
 
@@ -33,4 +44,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*_HOMES, "__version__"])
+    return sorted([*_HOMES, *_ROOMS, "__version__"])
