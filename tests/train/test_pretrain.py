@@ -149,6 +149,16 @@ def test_an_unlabelled_folder_with_a_bad_file(tmp_path: Path) -> None:
     assert len(run.tree.leaves) == 40
 
 
+def test_grey_images_with_a_normalisation_of_their_own(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 16, 16), dtype=np.uint8)
+    options = OPTIONS | {"channels": 1, "mean": (0.3,), "std": (0.2,)}
+    run = pretrain((pixels, np.arange(40) % 4), moco(), None, out=tmp_path / "run", **options)
+    weights, about = run.encoder_weights()
+    assert weights["conv1.0.weight"].shape[1] == 1
+    assert (about["mean"], about["std"]) == ([0.3], [0.2])
+    assert (run.config["mean"], run.config["channels"]) == ([0.3], 1)
+
+
 def test_accumulated_parts_make_the_same_number_of_steps(shapes: Shapes, tmp_path: Path) -> None:
     run = pretrain(shapes, dino(), HIERARCHY, out=tmp_path / "run", **(OPTIONS | {"accumulate": 2}))
     assert load_checkpoint(run.checkpoint_file)["step"] == 3 * (100 // 16)

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from hirl.data.loader import EvaluationLoader
+from hirl.data.render import Normalisation
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.knn import knn_accuracy
-from hirl.methods.base import Method
+from hirl.methods.base import Method, Plan
 
 HELD_OUT = 5  # every fifth image asks, the others answer
 MOST = 10_000  # images looked at
@@ -21,12 +22,26 @@ class OnlineKnn:
     """
 
     def __init__(
-        self, images: ImageSet, method: Method, *, size: int, every: int, epochs: int, device: torch.device
+        self,
+        images: ImageSet,
+        method: Method,
+        plan: Plan,
+        *,
+        every: int,
+        normalisation: Normalisation,
+        device: torch.device,
     ) -> None:
         assert images.labels is not None
         apart = -(-len(images) // MOST)  # every so many-th image, for folders come class by class
-        self.loader = EvaluationLoader(images, size=size, device=device, world_size=apart)
-        self.method, self.every, self.epochs = method, every, epochs
+        self.loader = EvaluationLoader(
+            images,
+            size=plan.image_size,
+            device=device,
+            world_size=apart,
+            mean=normalisation.mean,
+            std=normalisation.std,
+        )
+        self.method, self.every, self.epochs = method, every, plan.epochs
         self.labels = images.labels[::apart]
 
     def __call__(self, epoch: int) -> dict[str, float]:

@@ -47,6 +47,8 @@ def pretrain(
     seed: int = 0,
     split: str | None = None,
     channels: int = 3,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
     strict: bool = False,
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
@@ -68,6 +70,7 @@ def pretrain(
     batch_size  images a step, over all processes and accumulated parts
     image_size  the side of a global view; by default that of small equal-sized images, else 224
     split       the part of the data to train on; by default its training part
+    mean, std   what is taken off and divided out of each channel, in [0, 1]; by default ImageNet's
     strict      an unreadable image ends the run; by default another takes its place and skipped.txt tells
     accumulate  parts a batch is cut into where it does not fit at once
     knn_every   epochs between KNN evaluations, where there are labels; 0 for never
@@ -88,6 +91,8 @@ def pretrain(
         "seed": seed,
         "split": split,
         "channels": channels,
+        "mean": mean,
+        "std": std,
         "precision": precision,
         "accumulate": accumulate,
         "init_from": init_from,
@@ -116,6 +121,8 @@ def pretrain(
             "device": fabric.device,
             "workers": workers,
             "strict": strict,
+            "mean": mean,
+            "std": std,
         }
         views = method.views(size)
         loader = Loader(images, views, batch_size=batch_size // accumulate, seed=seed, **parallel)
@@ -146,7 +153,7 @@ def pretrain(
 
         with (
             stop_signals() as stopped,
-            _observer(fabric, run, plan, method, images, size, start, knn_every, wandb) as told,
+            _observer(fabric, run, plan, method, images, loader, start, knn_every, wandb) as told,
         ):
             loop = Loop(
                 fabric=fabric,
@@ -263,7 +270,7 @@ def _observer(
     plan: Plan,
     method: Method,
     images: ImageSet,
-    size: int,
+    loader: Loader,
     start: int,
     knn_every: int,
     wandb: str | None,
@@ -273,6 +280,6 @@ def _observer(
         return
     knn = None
     if knn_every and images.labels is not None:
-        knn = OnlineKnn(images, method, size=size, every=knn_every, epochs=plan.epochs, device=fabric.device)
+        knn = OnlineKnn(images, method, plan, every=knn_every, normalisation=loader.normalisation, device=fabric.device)
     with Report(run, plan, outputs=method.outputs, start=start, wandb=wandb, evaluate=knn) as report:
         yield report
