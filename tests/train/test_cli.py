@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import sys
 import time
@@ -94,33 +96,36 @@ def run_command(*words: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_asked_to_stop_it_saves_and_the_same_command_continues(config: Path, images: Path, tmp_path: Path) -> None:
-    import signal
-
-    words = ["pretrain", str(images), "--config", str(config), "--epochs", "400", "--out", str(tmp_path / "run")]
-    process = run_command(*words)
-    metrics = tmp_path / "run" / "metrics.jsonl"
-    for _ in range(600):
-        if metrics.exists() and metrics.stat().st_size:
-            break
-        time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    out, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    assert "the same command continues" in out
-    stopped = torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["step"]
-    assert 0 < stopped < 1200
-    process = run_command(*words)
-    for _ in range(600):
-        if f"continues at step {stopped}" in (process.stdout.readline() if process.stdout else ""):
-            break
-    process.terminate()
-    process.communicate(timeout=60)
-
-
-def test_two_processes_see_what_one_would_and_their_checkpoint_continues_on_one(
-    config: Path, images: Path, tmp_path: Path
+@pytest.mark.parametrize(("first", "then"), [("1", "1"), ("2", "1"), ("1", "2")])
+def test_asked_to_stop_it_saves_and_the_same_command_continues(
+    first: str, then: str, config: Path, images: Path, tmp_path: Path
 ) -> None:
+    """On as many processes as before, or on another number."""
+    words = ["pretrain", str(images), "--config", str(config), "--epochs", "400", "--out", str(tmp_path / "run")]
+    stopped = 0
+    for devices in (first, then):
+        process = run_command(*words, "--devices", devices)
+        wait_for_steps(tmp_path / "run" / "metrics.jsonl", after=stopped)
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors
+        assert "the same command continues" in out
+        assert stopped == 0 or f"continues at step {stopped} of 1200" in out
+        before, stopped = stopped, torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["step"]
+        assert before < stopped < 1200
+
+
+def wait_for_steps(metrics: Path, *, after: int) -> None:
+    """Until a run has reported a step after the given one."""
+    for _ in range(900):
+        lines = metrics.read_text().splitlines() if metrics.exists() else []
+        if lines and lines[-1].endswith("}") and json.loads(lines[-1])["step"] > after:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the run reports no steps")
+
+
+def test_two_processes_see_what_one_would(config: Path, images: Path, tmp_path: Path) -> None:
     for devices in ("1", "2"):
         process = run_command("pretrain", images, "--config", config, "--out", tmp_path / devices, "--devices", devices)
         _, errors = process.communicate(timeout=200)
@@ -131,7 +136,6 @@ def test_two_processes_see_what_one_would_and_their_checkpoint_continues_on_one(
             torch.testing.assert_close(two["joint"][name], tensor, rtol=1e-3, atol=1e-4, msg=name)
     tree_one, tree_two = (state["joint"]["paths._extra_state"] for state in (one, two))
     assert float((tree_one["leaves"] == tree_two["leaves"]).float().mean()) > 0.95
-    # cut back to the end of the first epoch by a run of its own, then on with the other number of processes
     torch.testing.assert_close(two["bank"]["features"], one["bank"]["features"], rtol=0, atol=2e-2)
 
 
