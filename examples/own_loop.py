@@ -1,6 +1,6 @@
 """HIRL in a plain PyTorch training loop: the three lines marked below are all it takes.
 
-The loop is SimCLR on scikit-learn's handwritten digits, small enough for a minute on a laptop:
+The loop is SimCLR on scikit-learn's handwritten digits, done in some seconds on a laptop:
 
     python examples/own_loop.py
 """
