@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ def test_a_run_folder_explains_itself(finished: Run, shapes: Shapes) -> None:
     assert config["hierarchy"]["levels"] == [12, 4]
     assert config["epochs"] == 3
     started = json.loads(finished.about_file.read_text())
-    assert started[0]["versions"]["torch"] == torch.__version__.split("+")[0] or started[0]["versions"]["torch"]
+    assert started[0]["versions"]["torch"] == version("torch")
     lines = list(finished.metrics())
     assert {"loss_image", "loss_spd", "images_per_second", "waiting_for_data", "lr"} <= set(lines[0])
     assert any("knn_level_2" in line for line in lines)

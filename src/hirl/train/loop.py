@@ -31,7 +31,7 @@ from hirl.train.joint import Joint, Losses
 
 # Streams of random numbers that must not meet.
 NETWORKS, HEADS, FORWARD, NEGATIVES, KMEANS = range(5)
-LOOK_EVERY = 20  # steps between looks at the loss on a GPU
+LOOK_EVERY = 20  # steps between what would make a GPU or other processes wait
 SAMPLE = 2048  # z⁰ of an epoch that the watch looks at
 
 
@@ -203,8 +203,11 @@ class Loop:
         self.step = state["step"]
 
     def _save_if_due(self) -> None:
-        stop = bool(self.ranks.max(torch.tensor([float(self.should_stop())])))
-        if stop or (time.monotonic() - self._saved > self.save_every and self.ranks.size == 1):
+        if self.ranks.size > 1 and self.step % LOOK_EVERY:  # to agree takes a message, so not after every step
+            return
+        due = time.monotonic() - self._saved > self.save_every
+        stop, due = self.ranks.max(torch.tensor([float(self.should_stop()), float(due)])).bool().tolist()
+        if stop or due:
             self._save()
         if stop:
             raise Stopped

@@ -64,7 +64,6 @@ class Report:
         )
         self._start_step, self._began = start, time.monotonic()
         self._clear_sums()
-        self._last_line = time.monotonic()
         self._epoch: dict[str, float] = {}
 
     def _clear_sums(self) -> None:
