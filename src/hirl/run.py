@@ -9,6 +9,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from hirl.files import written_whole
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from hirl.evals.base import Evaluation, Result
     from hirl.hierarchy.tree import PrototypeTree
 
 LIBRARIES = ("hirl", "torch", "torchvision", "timm", "lightly", "pytorch-lightning", "numpy")
@@ -33,7 +35,10 @@ class Run:
     about.json         command line, versions and machine, one entry each time the run was started
     metrics.jsonl      one line a report
     last.ckpt          the state after the last step that was saved
+    log.txt            what the run said, with the time
     encoder.safetensors, tree.safetensors, skipped.txt
+    results/           one file an evaluation: figures and protocol
+    features/          what the encoder makes of images that were evaluated; may be deleted at any time
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -45,7 +50,10 @@ class Run:
     checkpoint_file = property(lambda self: self.folder / "last.ckpt")
     encoder_file = property(lambda self: self.folder / "encoder.safetensors")
     tree_file = property(lambda self: self.folder / "tree.safetensors")
+    log_file = property(lambda self: self.folder / "log.txt")
     skipped_file = property(lambda self: self.folder / "skipped.txt")
+    results_folder = property(lambda self: self.folder / "results")
+    features_folder = property(lambda self: self.folder / "features")
 
     @property
     def exists(self) -> bool:
@@ -126,6 +134,12 @@ class Run:
         with self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
+    def log(self, words: str) -> None:
+        """Puts down what the run says, line by line with the time."""
+        now = datetime.now().astimezone().isoformat(" ", "seconds")
+        with self.log_file.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{now}  {line}\n" for line in words.splitlines()))
+
     def save_encoder(self, encoder: nn.Module, about: dict[str, Any]) -> None:
         from safetensors.torch import save_file
 
@@ -163,6 +177,12 @@ class Run:
         if not self.tree_file.is_file():
             raise ValueError(f"{str(self.folder)!r} has no tree: it is a baseline, or has not reached its first one")
         return PrototypeTree.load(self.tree_file)
+
+    def evaluate(self, *tasks: str | Evaluation, **options: Any) -> dict[str, Result]:
+        """The figures of the encoder by task; see `hirl.evaluate` for the options."""
+        from hirl.evaluation import evaluate
+
+        return evaluate(self, *tasks, **options)
 
 
 def differences(old: Any, new: Any, name: str = "") -> list[str]:

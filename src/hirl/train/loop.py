@@ -97,25 +97,29 @@ class Loop:
         self._sample: list[Tensor] = []
 
     def fit(self) -> None:
-        self.module.train()
         while self.step < self.plan.steps:
-            epoch, done = divmod(self.step, self.plan.steps_per_epoch)
-            if done == 0:
-                self._refresh(epoch)
-            self.loader.set_epoch(epoch, done * self.accumulate)
-            waited = self.loader.waited
-            for parts in _grouped(self.loader, self.accumulate):
-                losses = self._step(parts, epoch)
-                self.step += 1
-                images = sum(len(part) for part in parts) * self.fabric.world_size
-                self.observer.stepped(self.step, losses, self._rates, images, self.loader.waited - waited)
-                waited = self.loader.waited
-                self._save_if_due()
-                if self.step % self.plan.steps_per_epoch == 0:
-                    break
-            self.observer.epoch_ended(epoch, self.step, torch.cat(self._sample))
-            self._sample = []
+            self.fit_epoch()
             self._save()
+
+    def fit_epoch(self) -> None:
+        """The epoch the run stands in, or what is left of it, from its tree on."""
+        self.module.train()
+        epoch, done = divmod(self.step, self.plan.steps_per_epoch)
+        if done == 0:
+            self._refresh(epoch)
+        self.loader.set_epoch(epoch, done * self.accumulate)
+        waited = self.loader.waited
+        for parts in _grouped(self.loader, self.accumulate):
+            losses = self._step(parts, epoch)
+            self.step += 1
+            images = sum(len(part) for part in parts) * self.fabric.world_size
+            self.observer.stepped(self.step, losses, self._rates, images, self.loader.waited - waited)
+            waited = self.loader.waited
+            self._save_if_due()
+            if self.step % self.plan.steps_per_epoch == 0:
+                break
+        self.observer.epoch_ended(epoch, self.step, torch.cat(self._sample))
+        self._sample = []
 
     def _step(self, parts: list[Batch], epoch: int) -> Losses:
         # Drop path and the like draw from torch's own generator.

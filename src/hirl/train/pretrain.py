@@ -112,7 +112,7 @@ def pretrain(
             run.begin(_plain(config))
         fabric.barrier()
         if run.finished:
-            _say(fabric, f"{run.folder} is finished: {epochs} epochs are done")
+            _say(fabric, run, f"{run.folder} is finished: {epochs} epochs are done")
             return run
 
         parallel: dict[str, Any] = {
@@ -149,7 +149,7 @@ def pretrain(
         start = 0 if state is None else int(state["step"])
         if fabric.is_global_zero:
             run.forget_after(start)
-        _say(fabric, plan_in_words(run, images, method, hierarchy, plan, start))
+        _say(fabric, run, plan_in_words(run, images, method, hierarchy, plan, start))
 
         with (
             stop_signals() as stopped,
@@ -176,9 +176,11 @@ def pretrain(
             try:
                 loop.fit()
             except NotFinite as error:
-                raise ValueError(failure_in_words(error, run, images, plan)) from error
+                words = failure_in_words(error, run, images, plan)
+                run.log(words)
+                raise ValueError(words) from error
             except Stopped:
-                _say(fabric, f"stopped at step {loop.step} of {plan.steps}; the same command continues")
+                _say(fabric, run, f"stopped at step {loop.step} of {plan.steps}; the same command continues")
                 raise
             finally:
                 if fabric.is_global_zero and len(loader.skipped):
@@ -249,8 +251,9 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def _say(fabric: Fabric, words: str) -> None:
+def _say(fabric: Fabric, run: Run, words: str) -> None:
     if fabric.is_global_zero:
+        run.log(words)
         print(words, flush=True)
 
 

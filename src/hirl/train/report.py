@@ -63,6 +63,8 @@ class Report:
             "", total=plan.steps, completed=start, epoch=start // plan.steps_per_epoch + 1, epochs=plan.epochs, words=""
         )
         self._start_step, self._began = start, time.monotonic()
+        # None where the epoch was begun by an earlier process: its time would be that of a part.
+        self._epoch_began = None if start % plan.steps_per_epoch else time.monotonic()
         self._clear_sums()
         self._epoch: dict[str, float] = {}
 
@@ -96,10 +98,11 @@ class Report:
         epoch = (step - 1) // self.plan.steps_per_epoch + 1
         self.bar.update(self.task, completed=step, epoch=epoch, words=words, remaining=left)
         self._epoch = line
-        if not self.console.is_terminal and step % self.plan.steps_per_epoch == 0:
-            self.console.print(
-                f"epoch {epoch}/{self.plan.epochs}: {words}, {left / 60:.1f} min left", highlight=False, soft_wrap=True
-            )
+        if step % self.plan.steps_per_epoch == 0:
+            done = f"epoch {epoch}/{self.plan.epochs}: {words}, {left / 60:.1f} min left"
+            self.run.log(done)
+            if not self.console.is_terminal:  # where there is no bar that says so
+                self.console.print(done, highlight=False, soft_wrap=True)
         self._clear_sums()
 
     def _log(self, step: int, figures: dict[str, Any]) -> None:
@@ -129,6 +132,8 @@ class Report:
     def epoch_ended(self, epoch: int, step: int, sample: Tensor) -> None:
         health = watch.representations(sample)
         figures = dict(health.figures)
+        if self._epoch_began is not None:
+            figures["seconds_epoch"] = time.monotonic() - self._epoch_began
         if self.evaluate is not None:
             figures |= self.evaluate(epoch)
         self._log(step, figures)
@@ -138,12 +143,16 @@ class Report:
         knn = {name: value for name, value in figures.items() if name.startswith("knn")}
         if knn:
             shown = ", ".join(f"{name} {value:.1%}" for name, value in knn.items())
-            self.console.print(f"epoch {epoch + 1}: {shown}", highlight=False, soft_wrap=True)
-        self._since = time.monotonic()
+            self._say(f"epoch {epoch + 1}: {shown}")
+        self._since = self._epoch_began = time.monotonic()
 
     def warn(self, warnings: list[str]) -> None:
         for warning in warnings:
-            self.console.print(f"[yellow]warning:[/yellow] {warning}", highlight=False, soft_wrap=True)
+            self._say(f"warning: {warning}", style="yellow")
+
+    def _say(self, words: str, style: str | None = None) -> None:
+        self.run.log(words)
+        self.console.print(words, style=style, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Report:
         self.bar.start()
