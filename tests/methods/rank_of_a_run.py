@@ -38,7 +38,7 @@ def take_step(method: Method, optimiser: torch.optim.Optimizer, parts: list[list
     torch.manual_seed(step)
     rates = method.rates(step)
     for group in optimiser.param_groups:
-        group["lr"] = rates.lr * group.get("lr_scale", 1.0)
+        group["lr"] = (method.peak_lr if group.get("fixed_lr") else rates.lr) * group.get("lr_scale", 1.0)
         group["weight_decay"] = rates.weight_decay * group.get("wd_scale", 1.0)
     for views in parts:
         output: Output = method(views, [None] * len(views), step)

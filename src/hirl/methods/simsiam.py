@@ -1,0 +1,146 @@
+"""SimSiam (Chen and He 2021): each view predicts the other, without negatives, momentum encoder or large batches."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hirl.backbones import make_backbone
+from hirl.backbones import width as width_of
+from hirl.data import view_recipes
+from hirl.data.views import View
+from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
+from hirl.methods.sync_batch_norm import synchronise_batch_norm
+
+
+class SimSiam(Method):
+    """SimSiam.
+
+    Arguments
+        backbone, backbone_args: a timm name and what timm takes for it.
+        dim, hidden: width of z⁰ and of the projector's two hidden layers (None: as wide as the backbone).
+        predictor_hidden: width of the predictor's hidden layer; the original's is a quarter of `dim`.
+        lr, weight_decay, sgd_momentum: SGD; the rate is for a batch of 256 and scales with the batch. The
+            predictor's rate keeps its peak while the others' falls.
+        warmup_epochs: epochs of linear warm-up (the original has none).
+    """
+
+    def __init__(
+        self,
+        *,
+        backbone: str = "resnet50",
+        backbone_args: dict[str, Any] | None = None,
+        dim: int = 2048,
+        hidden: int | None = None,
+        predictor_hidden: int = 512,
+        lr: float = 0.05,
+        weight_decay: float = 1e-4,
+        sgd_momentum: float = 0.9,
+        warmup_epochs: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.backbone_args = backbone_args
+        self.dim = dim
+        self.hidden = hidden
+        self.predictor_hidden = predictor_hidden
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.sgd_momentum = sgd_momentum
+        self.warmup_epochs = warmup_epochs
+
+    # Networks
+
+    def build(self, plan: Plan) -> None:
+        """As in the original, a ResNet's residual branches start at 0, which is timm's way as well."""
+        from lightly.models.modules.heads import SimSiamPredictionHead, SimSiamProjectionHead
+
+        self._check(plan)
+        self.plan = plan
+        network = make_backbone(self.backbone, **self.encoder_args)
+        width = width_of(network)
+        projector = SimSiamProjectionHead(width, self.hidden or width, self.dim)
+        self.network = nn.Sequential(OrderedDict(backbone=network, projector=projector))
+        self.predictor = SimSiamPredictionHead(self.dim, self.predictor_hidden, self.dim)
+        synchronise_batch_norm(self)
+
+    def _check(self, plan: Plan) -> None:
+        for name in ("dim", "hidden", "predictor_hidden"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}, but a layer needs a width of at least 1.")
+        if plan.batch_size < 2:
+            raise ValueError(f"a batch of {plan.batch_size} image is too small for batch norm: take 2 or more.")
+
+    @property
+    def encoder(self) -> nn.Module:
+        return self.network.get_submodule("backbone")
+
+    # Views
+
+    def views(self, image_size: int) -> tuple[View, ...]:
+        return view_recipes.simsiam(image_size)
+
+    # Loss
+
+    def forward(self, views: list[Tensor], masks: list[Tensor | None], step: int) -> Output:  # noqa: ARG002
+        # One view at a time, for batch norm keeps them apart; each is encoded once, as prediction and as target.
+        outputs = [full_precision(self.embed(view)) for view in views]  # 2 × (B, D)
+        predictions = [full_precision(self.predictor(output)) for output in outputs]
+        return Output(
+            loss=prediction_loss(predictions, outputs),
+            z0=outputs[0],
+            target_z0=outputs[1].detach(),
+            logs={"std": spread(torch.cat(outputs).detach())},
+        )
+
+    def embed(self, images: Tensor) -> Tensor:
+        z0: Tensor = self.network(images.contiguous(memory_format=torch.channels_last))
+        return z0
+
+    # Optimiser
+
+    def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:
+        """The predictor must keep up with the changing outputs, so its rate does not fall (Appendix)."""
+        predictors = {id(weight) for weight in self.predictor.parameters()}
+        weights = [weight for weight in module.parameters() if weight.requires_grad]
+        groups: list[dict[str, Any]] = [
+            {"params": [weight for weight in weights if id(weight) not in predictors]},
+            {"params": [weight for weight in weights if id(weight) in predictors], "fixed_lr": True},
+        ]
+        return [group for group in groups if group["params"]]
+
+    def optimiser(self, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(
+            groups, lr=self.peak_lr, momentum=self.sgd_momentum, weight_decay=self.weight_decay, fused=True
+        )
+
+    @property
+    def peak_lr(self) -> float:
+        return self.lr * self.plan.batch_size / 256
+
+    def rates(self, step: int) -> Rates:
+        lr = warmed_up_cosine(self.plan, step, peak=self.peak_lr, warmup_epochs=self.warmup_epochs, start=0.0, end=0.0)
+        return Rates(lr=lr, weight_decay=self.weight_decay)
+
+
+def prediction_loss(predictions: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
+    """Minus the mean cosine of each view's prediction to the other view's output, which gets no gradient (Eq. 2-4).
+
+    predictions, outputs: 2 × (B, D) of any length.
+    """
+    with torch.autocast(outputs[0].device.type, enabled=False):
+        first = F.cosine_similarity(predictions[0], outputs[1].detach(), dim=1).mean()
+        second = F.cosine_similarity(predictions[1], outputs[0].detach(), dim=1).mean()
+        return -(first + second) / 2
+
+
+def spread(outputs: Tensor) -> Tensor:
+    """The standard deviation of unit-length outputs (n, D) over that of evenly spread ones: 0 is collapse (Fig. 2)."""
+    return F.normalize(outputs, dim=1).std(0).mean() * math.sqrt(outputs.shape[1])
