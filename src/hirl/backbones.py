@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 # The families that can resample their positions to the size of the images in hand: local crops need it.
-_ANY_SIZE = ("vision_transformer", "deit", "eva")
+_ANY_SIZE = ("vision_transformer", "vision_transformer_hybrid", "deit", "eva")
 _OURS = {"num_classes", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "drop_path_rate"}
 
 
@@ -71,8 +71,16 @@ def has_tokens(backbone: nn.Module) -> bool:
 
 
 def patch_size(backbone: nn.Module) -> int | None:
-    """The side of a transformer's patches, None for a network without them."""
-    return int(backbone.patch_embed.patch_size[0]) if has_tokens(backbone) else None  # type: ignore[union-attr,index]
+    """The side in pixels of what a transformer makes a token of, None for a network without tokens."""
+    return int(backbone.patch_embed.feat_ratio()) if has_tokens(backbone) else None  # type: ignore[union-attr,operator]
+
+
+def open_residual_branches(name: str) -> dict[str, Any]:
+    """What timm is told for a ResNet whose residual branches do not start at 0, as they do in timm."""
+    import timm
+
+    is_resnet = timm.is_model(name) and timm.models.is_model_in_modules(name, ["resnet"])
+    return {"zero_init_last": False} if is_resnet else {}
 
 
 def tokens(backbone: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,6 +91,35 @@ def tokens(backbone: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     if not has_tokens(backbone):
         kind = type(backbone).__name__
         raise ValueError(f"backbone {kind} has no tokens: choose a vision transformer, e.g. vit_small_patch16_224.")
-    features: Tensor = backbone.forward_features(images)  # type: ignore[operator]
+    return _pooled_and_patches(backbone, backbone.forward_features(images))  # type: ignore[operator]
+
+
+def masked_tokens(backbone: nn.Module, images: Tensor, hidden: Tensor, mask_token: Tensor) -> tuple[Tensor, Tensor]:
+    """`tokens` of images with patches hidden: `mask_token` (1, width) stands for what they show, not where they are.
+
+    hidden: (B, h, w) bool, a value a patch. Nothing hidden gives what `tokens` gives.
+    """
+    check_maskable(backbone)
+    vit: Any = backbone
+    patches = vit.patch_embed(images)  # (B, h, w, width); (B, T, width) for a network of one image size
+    if hidden.numel() != patches[..., 0].numel():
+        raise ValueError(f"a mask is {tuple(hidden.shape)}, but needs a value for each patch of {tuple(images.shape)}.")
+    seen = torch.where(hidden.view(*patches.shape[:-1], 1), mask_token.to(patches.dtype), patches)
+    features = vit.norm(vit.blocks(vit.norm_pre(vit.patch_drop(vit._pos_embed(seen)))))
+    return _pooled_and_patches(backbone, features)
+
+
+def check_maskable(backbone: nn.Module) -> None:
+    """A ValueError unless `masked_tokens` takes the backbone: its forward pass must be that of timm's plain ViT."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    if getattr(type(backbone), "forward_features", None) is not VisionTransformer.forward_features:
+        kind = type(backbone).__name__
+        raise ValueError(
+            f"backbone {kind} has no patches to hide: choose a plain vision transformer, e.g. vit_small_patch16_224."
+        )
+
+
+def _pooled_and_patches(backbone: nn.Module, features: Tensor) -> tuple[Tensor, Tensor]:
     pooled: Tensor = backbone.forward_head(features)  # type: ignore[operator]
     return pooled, features[:, backbone.num_prefix_tokens :]

@@ -9,7 +9,17 @@ import timm
 import torch
 from torch import nn
 
-from hirl.backbones import has_tokens, make_backbone, outline, patch_size, timm_arguments, tokens, width
+from hirl.backbones import (
+    has_tokens,
+    make_backbone,
+    masked_tokens,
+    open_residual_branches,
+    outline,
+    patch_size,
+    timm_arguments,
+    tokens,
+    width,
+)
 
 TINY: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 NARROW: dict[str, Any] = {"channels": [8, 8, 16, 16]}
@@ -57,6 +67,55 @@ def test_patch_tokens_follow_their_patches(extra: dict[str, Any]) -> None:
         assert patches.shape == (2, 16, 32)
         moved = (tokens(backbone, changed)[1] != patches).any(2)
     assert moved[0].nonzero().flatten().tolist() == [1 * 4 + 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("vit_tiny_patch16_224", {}),
+        ("vit_tiny_patch16_224", {"dynamic_img_size": False}),
+        ("vit_tiny_patch16_224", {"reg_tokens": 2, "pre_norm": True, "no_embed_class": True}),
+        ("vit_tiny_patch16_224", {"class_token": False, "global_pool": "avg"}),
+        ("deit_tiny_distilled_patch16_224", {}),
+    ],
+)
+def test_hidden_patches(name: str, extra: dict[str, Any]) -> None:
+    """Nothing hidden is `tokens`; of a hidden patch the place is known and what it shows is not."""
+    backbone = make_backbone(name, **TINY | extra).eval()
+    images, token = torch.randn(2, 3, 32, 32), torch.randn(1, 32)
+    hidden = torch.zeros(2, 4, 4, dtype=torch.bool)
+    with torch.no_grad():
+        torch.testing.assert_close(masked_tokens(backbone, images, hidden, token), tokens(backbone, images))
+        hidden[0, 1, 2] = True
+        changed = images.clone()
+        changed[0, :, 8:16, 16:24] += 1
+        masked = masked_tokens(backbone, images, hidden, token)
+        torch.testing.assert_close(masked_tokens(backbone, changed, hidden, token), masked)
+        assert not torch.allclose(masked[1][0], tokens(backbone, images)[1][0])
+        torch.testing.assert_close(masked[1][1], tokens(backbone, images)[1][1])
+        hidden[:] = True
+        places = masked_tokens(backbone, images, hidden, token)[1][0]
+    assert len(places.unique(dim=0)) == 16
+
+
+def test_hidden_patches_of_other_sizes_and_wrong_masks() -> None:
+    backbone = make_backbone("vit_tiny_patch16_224", **TINY)
+    images, token = torch.randn(1, 3, 48, 48), torch.zeros(1, 32)
+    assert masked_tokens(backbone, images, torch.ones(1, 6, 6, dtype=torch.bool), token)[1].shape == (1, 36, 32)
+    with pytest.raises(
+        ValueError, match=r"a mask is \(1, 4, 4\), but needs a value for each patch of \(1, 3, 48, 48\)"
+    ):
+        masked_tokens(backbone, images, torch.ones(1, 4, 4, dtype=torch.bool), token)
+    with pytest.raises(ValueError, match="ResNet has no patches to hide: choose a plain vision transformer"):
+        masked_tokens(make_backbone("resnet18", **NARROW), images, torch.ones(1, 6, 6, dtype=torch.bool), token)
+
+
+def test_residual_branches_can_start_open() -> None:
+    for args, start in (({}, 0), (open_residual_branches("resnet18"), 1)):
+        gain = make_backbone("resnet18", **NARROW, **args).get_submodule("layer1.0.bn2").weight
+        assert isinstance(gain, torch.Tensor)
+        assert bool((gain == start).all())
+    assert open_residual_branches("vit_tiny_patch16_224") == {}
 
 
 def test_local_crops_and_other_sizes() -> None:

@@ -20,7 +20,7 @@ import yaml
 from torch import Tensor, nn
 
 from hirl import methods
-from hirl.methods import DINO, Method, MoCoV2
+from hirl.methods import DINO, IBOT, Method, MoCoV2, MoCoV3, SimSiam, SwAV
 from hirl.methods.base import Plan
 
 NAMES = [name for name in methods.__all__ if name != "Method"]
@@ -46,9 +46,29 @@ def student_z0(method: Method, images: Tensor) -> Tensor:
             assert [type(layer) for layer in layers] == [nn.Linear, nn.ReLU, nn.Linear]
             z0: Tensor = layers(method.query.get_submodule("backbone")(images))
             return z0
-        case DINO():
+        case DINO() | IBOT():
             return method.student.head.mlp(method.student.backbone(images))
+        case SimSiam():
+            projector = method.network.get_submodule("projector")
+            return mlp_output(projector, method.network.get_submodule("backbone")(images))
+        case MoCoV3():
+            return mlp_output(method.query.projector, method.query.backbone(images))
+        case SwAV():
+            layers = method.network.head.layers
+            assert isinstance(layers, nn.Sequential)
+            assert [type(layer) for layer in layers] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
+            return layers(method.network.backbone(images))
     raise AssertionError(f"{method} states no layer for z0")
+
+
+def mlp_output(projector: nn.Module, features: Tensor) -> Tensor:
+    """Of three layers with batch norm, behind the last one too."""
+    layers = projector.layers
+    assert isinstance(layers, nn.Sequential)
+    hidden = [nn.Linear, nn.BatchNorm1d, nn.ReLU]
+    assert [type(layer) for layer in layers] == [*hidden, *hidden, nn.Linear, nn.BatchNorm1d]
+    z0: Tensor = layers(features)
+    return z0
 
 
 def embedding(method: Method, images: Tensor) -> Tensor:
@@ -56,8 +76,12 @@ def embedding(method: Method, images: Tensor) -> Tensor:
         case MoCoV2():
             z0: Tensor = method.key.get_submodule("head")(method.key.get_submodule("backbone")(images))
             return z0
-        case DINO():
+        case DINO() | IBOT():
             return method.teacher.head.mlp(method.teacher.backbone(images))
+        case SimSiam() | SwAV():
+            return student_z0(method, images)
+        case MoCoV3():
+            return mlp_output(method.key.projector, method.key.backbone(images))
     raise AssertionError(f"{method} states no encoder for embed")
 
 
@@ -65,8 +89,14 @@ def stated_encoder(method: Method) -> nn.Module:
     match method:
         case MoCoV2():
             return method.query.get_submodule("backbone")
-        case DINO():
+        case DINO() | IBOT():
             return method.teacher.backbone
+        case SimSiam():
+            return method.network.get_submodule("backbone")
+        case MoCoV3():
+            return method.query.backbone
+        case SwAV():
+            return method.network.backbone
     raise AssertionError(f"{method} states no encoder")
 
 
@@ -131,7 +161,8 @@ def test_z0_and_embed_come_from_the_stated_layers(method: Method, plan: Plan, ru
         torch.testing.assert_close(output.z0, student_z0(method, views[0]))
         torch.testing.assert_close(output.target_z0, embedding(method, views[1]))
         torch.testing.assert_close(method.embed(views[1]), embedding(method, views[1]))
-        assert not torch.allclose(method.embed(views[0]), student_z0(method, views[0]), atol=1e-4)
+        if len(method.twins) > 1:  # a slow copy embeds
+            assert not torch.allclose(method.embed(views[0]), student_z0(method, views[0]), atol=1e-4)
 
 
 def test_a_look_at_the_loss_leaves_no_trace(method: Method, plan: Plan, run: ModuleType) -> None:
@@ -148,8 +179,13 @@ def test_a_look_at_the_loss_leaves_no_trace(method: Method, plan: Plan, run: Mod
     assert same_tensors(method.state_dict(), twin.state_dict())
 
 
-# In a few dozen steps DINO's centre must find its place sooner than in a few hundred thousand.
-HASTY: dict[str, dict[str, Any]] = {"DINO": {"centre_momentum": 0.6, "warmup_epochs": 4.0}}
+# In a few dozen steps DINO's centre must find its place sooner than in a few hundred thousand, and what SwAV queued two
+# steps ago is of another network.
+HASTY: dict[str, dict[str, Any]] = {
+    "DINO": {"centre_momentum": 0.6, "warmup_epochs": 4.0},
+    "IBOT": {"centre_momentum": 0.6, "warmup_epochs": 4.0},
+    "SwAV": {"queue_length": 0},
+}
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -219,6 +255,8 @@ def test_parts_of_a_batch_make_one_step(
     name: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
 ) -> None:
     """Accumulated gradients: queues and centres see the whole batch of a step, once."""
+    if name in ("SimSiam", "MoCoV3", "SwAV"):
+        pytest.skip("batch norm, contrast and balanced assignments take each part for a batch of its own")
     ends = []
     for parts in (1, 2):
         arguments = dict(small[name])
@@ -265,6 +303,10 @@ TOGETHER: dict[str, tuple[str, dict[str, Any]]] = {
     "MoCoV2, two groups a rank": ("MoCoV2", {"bn_splits": 4}),
     "MoCoV2, one group a rank": ("MoCoV2", {"bn_splits": 2}),
     "DINO": ("DINO", {"drop_path": 0.3}),
+    "SimSiam": ("SimSiam", {}),
+    "MoCoV3": ("MoCoV3", {}),
+    "SwAV": ("SwAV", {"queue_epoch": 0}),
+    "IBOT": ("IBOT", {"drop_path": 0.3}),
 }
 
 

@@ -286,6 +286,25 @@ def test_each_parameter_is_clipped_by_itself(method: DINO, plan: Plan, run: Modu
         torch.testing.assert_close(parameter.grad, before[name] * share, rtol=1e-4, atol=1e-7)
 
 
+@pytest.mark.parametrize("wanted", [False, True])
+def test_batch_norm_in_the_head_is_an_option(
+    wanted: bool, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+) -> None:
+    method = run.built("DINO", small["DINO"] | {"head_batch_norm": wanted}, plan)
+    for network in (method.student, method.teacher):
+        kinds = [type(layer) for layer in network.head.mlp]
+        assert kinds.count(nn.BatchNorm1d) == (2 if wanted else 0)
+        assert all(kinds[place + 1] is nn.GELU for place, kind in enumerate(kinds) if kind is nn.BatchNorm1d)
+
+
+def test_a_transformer_with_a_convolutional_stem_has_patches_of_its_whole_stride(run: ModuleType, plan: Plan) -> None:
+    args = {"img_size": 32, "patch_size": 2, "embed_dim": 32, "depth": 1, "num_heads": 2}
+    told = {"backbone": "vit_tiny_r_s16_p8_224", "backbone_args": args, "dim": 8, "hidden": 16, "prototypes": 10}
+    method = run.built("DINO", told | {"local_crops": 2}, plan)
+    assert [view.size for view in method.views(32)] == [32, 32, 16, 16]
+    assert method.encoder(torch.zeros(2, 3, 16, 16)).shape == (2, 32)
+
+
 # What is refused
 
 

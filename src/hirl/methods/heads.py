@@ -24,10 +24,17 @@ class UnitLinear(nn.Module):
 class BottleneckHead(nn.Module):
     """Features (B, inputs) → z⁰ (B, dim) and logits (B, outputs)."""
 
-    def __init__(self, *, inputs: int, hidden: int, dim: int, outputs: int) -> None:
+    def __init__(self, *, inputs: int, hidden: int, dim: int, outputs: int, batch_norm: bool = False) -> None:
         super().__init__()
+        norms = [[nn.BatchNorm1d(hidden)] if batch_norm else [] for _ in range(2)]
         self.mlp = nn.Sequential(
-            nn.Linear(inputs, hidden), nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, dim)
+            nn.Linear(inputs, hidden),
+            *norms[0],
+            nn.GELU(),
+            nn.Linear(hidden, hidden),
+            *norms[1],
+            nn.GELU(),
+            nn.Linear(hidden, dim),
         )
         for layer in self.mlp:
             if isinstance(layer, nn.Linear):

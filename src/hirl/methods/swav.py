@@ -1,0 +1,259 @@
+"""SwAV (Caron et al. 2020): predict from one crop which prototypes another crop of the image was assigned to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hirl import backbones
+from hirl.data import view_recipes
+from hirl.data.views import View
+from hirl.methods import ranks
+from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
+from hirl.methods.cross_view import cross_view_entropy
+from hirl.methods.lars import LARS
+from hirl.methods.sync_batch_norm import synchronise_batch_norm
+
+SMALLEST_EPSILON = 0.025  # exp(−2 / ε), the smallest entry, is still a number of single precision
+
+
+class Network(nn.Module):
+    """Backbone and projector: crops in, z⁰ out."""
+
+    def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+
+    def forward(self, crops: list[Tensor]) -> Tensor:
+        """Crops of V views, each (B, C, s, s) → (V · B, D).
+
+        Batch norm sees the crops of equal size together in the backbone, and all of them in the projector.
+        """
+        features = []
+        for _, equal in groupby(crops, key=lambda crop: crop.shape[-1]):
+            batch = torch.cat(list(equal)).contiguous(memory_format=torch.channels_last)
+            features.append(self.backbone(batch))
+        z0: Tensor = self.head(torch.cat(features))
+        return z0
+
+
+class SwAV(Method):
+    """SwAV.
+
+    Arguments
+        backbone, backbone_args: a timm name and what timm takes for it.
+        dim, hidden: width of z⁰ and of the projector's hidden layer.
+        prototypes: K, what images are assigned to.
+        local_crops, local_size: small crops beside the two global ones (None: 3/7 of the image, a multiple of 8).
+        temperature: of the predictions.
+        epsilon, iterations: how soft the assignments are, and the rounds that balance them over the prototypes.
+        frozen_epochs: epochs in which the prototypes keep still.
+        queue_length: earlier embeddings of each global crop that are balanced along with the batch's; a multiple of
+            the batch, 0 for none. Batches much smaller than the prototypes need it.
+        queue_epoch: the epoch, counted from 0, in which the queue begins to fill; it is used once it is full.
+        lr, start_lr, final_lr, warmup_epochs, weight_decay, sgd_momentum: LARS; the three rates are for a batch of 256
+            and scale with the batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        backbone: str = "resnet50",
+        backbone_args: dict[str, Any] | None = None,
+        dim: int = 128,
+        hidden: int = 2048,
+        prototypes: int = 3000,
+        local_crops: int = 6,
+        local_size: int | None = None,
+        temperature: float = 0.1,
+        epsilon: float = 0.05,
+        iterations: int = 3,
+        frozen_epochs: float = 1.0,
+        queue_length: int = 0,
+        queue_epoch: int = 15,
+        lr: float = 0.3,
+        start_lr: float = 0.01875,
+        final_lr: float = 3e-4,
+        warmup_epochs: float = 10.0,
+        weight_decay: float = 1e-6,
+        sgd_momentum: float = 0.9,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.backbone_args = backbone_args
+        self.dim = dim
+        self.hidden = hidden
+        self.prototypes = prototypes
+        self.local_crops = local_crops
+        self.local_size = local_size
+        self.temperature = temperature
+        self.epsilon = epsilon
+        self.iterations = iterations
+        self.frozen_epochs = frozen_epochs
+        self.queue_length = queue_length
+        self.queue_epoch = queue_epoch
+        self.lr = lr
+        self.start_lr = start_lr
+        self.final_lr = final_lr
+        self.warmup_epochs = warmup_epochs
+        self.weight_decay = weight_decay
+        self.sgd_momentum = sgd_momentum
+
+    # Networks
+
+    def build(self, plan: Plan) -> None:
+        from lightly.models.modules.heads import SwaVProjectionHead
+
+        self._check(plan)
+        self.plan = plan
+        backbone = backbones.make_backbone(
+            self.backbone, **backbones.open_residual_branches(self.backbone) | self.encoder_args
+        )
+        head = SwaVProjectionHead(backbones.width(backbone), self.hidden, self.dim)
+        self.network = Network(backbone, head)
+        synchronise_batch_norm(self.network)
+        self.prototype_layer = nn.Linear(self.dim, self.prototypes, bias=False)  # (K, D)
+        self._normalise_prototypes()
+        self.queue: Tensor
+        self.register_buffer("queue", torch.zeros(self.queue_length, 2, self.dim))
+        self._new_embeddings: list[Tensor] = []  # of this step's batches, until the optimiser has moved
+
+    def _check(self, plan: Plan) -> None:
+        if self.queue_length < 0 or self.queue_length % plan.batch_size:
+            fitting = max(1, round(self.queue_length / plan.batch_size)) * plan.batch_size
+            raise ValueError(
+                f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} images "
+                f"over all ranks, or 0 for no queue: {fitting} fits."
+            )
+        if self.temperature <= 0:
+            raise ValueError(f"temperature is {self.temperature}, but must be above 0.")
+        if self.epsilon < SMALLEST_EPSILON:
+            raise ValueError(f"epsilon is {self.epsilon}, but must be at least {SMALLEST_EPSILON}.")
+        for name, least in (("prototypes", 2), ("iterations", 1), ("queue_epoch", 0), ("frozen_epochs", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least {least}.")
+        if self.local_size is not None and self.local_size < 1:
+            raise ValueError(f"local_size is {self.local_size}, but a crop has at least 1 pixel a side.")
+        self.views(plan.image_size)
+
+    @property
+    def encoder(self) -> nn.Module:
+        return self.network.backbone
+
+    @property
+    def outputs(self) -> int:
+        return self.prototypes
+
+    # Views
+
+    def views(self, image_size: int) -> tuple[View, ...]:
+        return view_recipes.swav(image_size, local=self.local_size, count=self.local_crops)
+
+    # Loss
+
+    def forward(self, views: list[Tensor], masks: list[Tensor | None], step: int) -> Output:  # noqa: ARG002
+        images = len(views[0])
+        z0 = full_precision(self.network(views))  # (V · B, D)
+        with torch.autocast(z0.device.type, enabled=False):
+            units = F.normalize(z0, dim=1)
+            cosines = (units @ self.prototype_layer.weight.T).unflatten(0, (-1, images))  # (V, B, K)
+            targets = self._assignments(cosines[:2].detach(), step)
+            loss = cross_view_entropy(cosines / self.temperature, targets)
+        if self.training and self.queue_length and step >= self._queue_start:
+            crops = units[: 2 * images].detach().unflatten(0, (2, images))
+            self._new_embeddings.append(ranks.joined(crops.transpose(0, 1)))  # (ranks · B, 2, D)
+        return Output(
+            loss=loss,
+            z0=z0[:images],
+            target_z0=z0[images : 2 * images].detach(),
+            logs={"assignment_entropy": torch.special.entr(targets).sum(-1).mean()},
+        )
+
+    @torch.no_grad()
+    def _assignments(self, cosines: Tensor, step: int) -> Tensor:
+        """(2, B, K): what each global crop is assigned to, balanced over the batches of all ranks and the queue."""
+        images = cosines.shape[1]
+        if self.queue_length and step >= self._queue_start + self.queue_length // self.plan.batch_size:
+            earlier = ranks.share(self.queue) @ self.prototype_layer.weight.T  # (length / ranks, 2, K)
+            cosines = torch.cat((cosines, earlier.transpose(0, 1)), dim=1)
+        return sinkhorn(cosines, epsilon=self.epsilon, iterations=self.iterations)[:, :images]
+
+    @property
+    def _queue_start(self) -> int:
+        return self.queue_epoch * self.plan.steps_per_epoch
+
+    def embed(self, images: Tensor) -> Tensor:
+        z0: Tensor = self.network([images])
+        return z0
+
+    # Update
+
+    def before_update(self, step: int) -> None:
+        if step < self.frozen_epochs * self.plan.steps_per_epoch:
+            self.prototype_layer.weight.grad = None
+
+    @torch.no_grad()
+    def after_step(self, step: int) -> None:
+        """Brings the prototypes back to unit length and puts the step's embeddings over the oldest of the queue."""
+        self._normalise_prototypes()
+        if self._new_embeddings:
+            embeddings = torch.cat(self._new_embeddings)
+            self._new_embeddings.clear()
+            start = step * self.plan.batch_size % self.queue_length
+            self.queue[start : start + len(embeddings)] = embeddings
+
+    @torch.no_grad()
+    def _normalise_prototypes(self) -> None:
+        weight = self.prototype_layer.weight
+        weight.copy_(F.normalize(weight, dim=1))
+
+    # Optimiser
+
+    def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:
+        return [{"params": [weight for weight in module.parameters() if weight.requires_grad]}]
+
+    def optimiser(self, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
+        return LARS(groups, lr=self.peak_lr, momentum=self.sgd_momentum, weight_decay=self.weight_decay)
+
+    @property
+    def peak_lr(self) -> float:
+        return self.lr * self._scale
+
+    @property
+    def _scale(self) -> float:
+        return self.plan.batch_size / 256
+
+    def rates(self, step: int) -> Rates:
+        lr = warmed_up_cosine(
+            self.plan,
+            step,
+            peak=self.peak_lr,
+            warmup_epochs=self.warmup_epochs,
+            start=self.start_lr * self._scale,
+            end=self.final_lr * self._scale,
+        )
+        return Rates(lr=lr, weight_decay=self.weight_decay)
+
+
+@torch.no_grad()
+def sinkhorn(cosines: Tensor, *, epsilon: float, iterations: int) -> Tensor:
+    """Assignments of n rows to K prototypes that use all prototypes alike over the rows of all ranks.
+
+    (G, n, K) → (G, n, K) for G sets apart; every row sums to 1. Alternately every prototype is scaled to an equal share
+    of the rows and every row to 1. Only the scales change, so that the matrix is read and never rewritten, and only
+    the K sums travel between ranks.
+    """
+    rows, prototypes = cosines.shape[1:]
+    matrix = ((cosines - 1) / epsilon).exp()
+    of_row = torch.ones_like(matrix[..., 0])  # (G, n)
+    for _ in range(iterations):
+        sums = ranks.mean(torch.einsum("gnk,gn->gk", matrix, of_row))
+        of_prototype = rows / prototypes / sums
+        of_row = torch.einsum("gnk,gk->gn", matrix, of_prototype).reciprocal()
+    return matrix * of_prototype.unsqueeze(1) * of_row.unsqueeze(2)
