@@ -32,6 +32,7 @@ def test_small_equal_images_become_one_array(tmp_path: Path) -> None:
     assert files.labels is not None
     assert torch.equal(held.labels, files.labels)
     assert held.label_names == files.label_names
+    assert held.path(4) == files.path(4)
     assert in_memory(held) is held
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+
+from hirl.evals.base import Evaluation, Result, Row, Subject, labels_of, level_names
+from hirl.evals.neighbours import nearest_rows
 
 KS = (10, 20, 100, 200)
 TEMPERATURE = 0.07
-CHUNK = 1 << 24  # similarities in the making at a time: 64 MiB
 
 
 def knn_accuracy(
@@ -27,21 +29,65 @@ def knn_accuracy(
     Features are (N, D), labels (N, levels); neighbours are found by cosine and vote with weight exp(cos / T). The
     neighbours of the largest k are found once and serve all k and all levels.
     """
-    ks = [k for k in ks if k <= len(train)] or [len(train)]
-    train, test = F.normalize(train.float(), dim=1), F.normalize(test.float(), dim=1)
-    right = torch.zeros(len(ks), train_labels.shape[1])
-    classes = [int(train_labels[:, level].max()) + 1 for level in range(train_labels.shape[1])]
-    for rows, truth in zip(
-        test.split(max(1, CHUNK // len(train))), test_labels.split(max(1, CHUNK // len(train))), strict=True
-    ):
-        similar, nearest = (rows @ train.T).topk(max(ks), dim=1)  # (n, K), most similar first
-        weights = (similar / temperature).exp()
+    _check(ks, temperature, len(train))
+    train_labels, test_labels = train_labels.to(train.device), test_labels.to(train.device)
+    right = torch.zeros(len(ks), train_labels.shape[1], dtype=torch.int64, device=train.device)
+    classes = (train_labels.amax(0) + 1).tolist()
+    ascending = sorted(enumerate(ks), key=lambda pair: pair[1])
+    for found in nearest_rows(train, test, max(ks)):
+        # Beside the most similar one: the winner is the same, and no temperature makes the weights too large.
+        weights = ((found.similar - found.similar[:, :1]) / temperature).exp()
         for level, count in enumerate(classes):
-            labels = train_labels[nearest, level]  # (n, K)
-            votes = torch.zeros(len(rows), count, device=rows.device)
+            labels = train_labels[:, level][found.rows]  # (n, K)
+            truth = test_labels[found.queries, level]
+            votes = torch.zeros(len(labels), count, device=train.device)
             done = 0
-            for place, k in sorted(enumerate(ks), key=lambda pair: pair[1]):
+            for place, k in ascending:
                 votes.scatter_add_(1, labels[:, done:k], weights[:, done:k])
                 done = k
-                right[place, level] += (votes.argmax(1) == truth[:, level]).sum().cpu()
-    return right / len(test)
+                right[place, level] += (votes.argmax(1) == truth).sum()
+    return right.cpu().double() / len(test)
+
+
+def _check(ks: Sequence[int], temperature: float, N: int) -> None:
+    if not ks or min(ks) < 1:
+        raise ValueError(f"ks are {tuple(ks)}, but there must be at least one, each a whole number of at least 1")
+    if max(ks) > N:
+        raise ValueError(f"K = {max(ks)} is more than the {N:,} training images: choose ks of at most {N:,}")
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}, but must be above 0")
+
+
+class KNN(Evaluation):
+    """The paper's KNN protocol: each K, and the best of them, by a weighted vote among all training images.
+
+    Args:
+        ks: Numbers of neighbours.
+        temperature: T of the weights exp(cos / T).
+    """
+
+    name: ClassVar[str] = "knn"
+
+    def __init__(self, *, ks: tuple[int, ...] = KS, temperature: float = TEMPERATURE) -> None:
+        self.ks = ks
+        self.temperature = temperature
+
+    def run(self, subject: Subject) -> Result:
+        train_labels, test_labels = labels_of(subject)
+        _check(self.ks, self.temperature, len(subject.train))
+        train, test = subject.features("train"), subject.features("test")
+        found = knn_accuracy(
+            train, train_labels, test, test_labels, ks=self.ks, temperature=self.temperature
+        )  # (K, levels)
+        names = level_names(subject.test)
+        best = found.argmax(0).tolist()
+        rows: list[Row] = [
+            {"labels": name, "K": k, "accuracy": float(found[place, level]), "best": place == best[level]}
+            for level, name in enumerate(names)
+            for place, k in enumerate(self.ks)
+        ]
+        return Result(
+            headline={name: float(found[best[level], level]) for level, name in enumerate(names)},
+            rows=rows,
+            chosen={f"K at {name}": self.ks[best[level]] for level, name in enumerate(names)},
+        )

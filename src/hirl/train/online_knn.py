@@ -8,7 +8,7 @@ from torch import Tensor
 from hirl.data.loader import EvaluationLoader
 from hirl.data.render import Normalisation
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.knn import knn_accuracy
+from hirl.evals.knn import KS, knn_accuracy
 from hirl.methods.base import Method, Plan
 
 HELD_OUT = 5  # every fifth image asks, the others answer
@@ -50,7 +50,9 @@ class OnlineKnn:
         features = self._features()
         labels = self.labels
         asks = torch.arange(len(features)) % HELD_OUT == 0
-        found = knn_accuracy(features[~asks], labels[~asks], features[asks], labels[asks]).amax(0)
+        answers = int((~asks).sum())
+        ks = [k for k in KS if k <= answers] or [answers]
+        found = knn_accuracy(features[~asks], labels[~asks], features[asks], labels[asks], ks=ks).amax(0)
         return {f"knn_level_{level}": float(accuracy) for level, accuracy in enumerate(found)}
 
     @torch.no_grad()

@@ -37,9 +37,12 @@ def encoder_weights(source: str) -> dict[str, Tensor]:
         except SafetensorError as error:
             raise ValueError(f"{source!r} is no safetensors file, or is cut short: {error}") from error
     import pickle
+    import warnings
 
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():  # of pickles, on the way to refuse them
+            warnings.simplefilter("ignore")
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
         raise ValueError(
             f"{source!r} is no file of plain weights: it holds more than tensors, or is damaged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from hirl.data.sources.arrays import ArrayImages
 from hirl.data.sources.image_set import ImageSet
@@ -10,6 +11,17 @@ from hirl.data.sources.skipped import Skipped, read_or_replace
 
 LARGEST_SIDE = 128  # above it reading in workers is as fast
 LARGEST_SET = 4 << 30  # bytes
+
+
+class ImagesInMemory(ArrayImages):
+    """Images that were read from elsewhere and still know from where."""
+
+    def __init__(self, images: ImageSet, pixels: Tensor) -> None:
+        super().__init__(name=images.name, pixels=pixels, labels=images.labels, label_names=images.label_names)
+        self._images = images
+
+    def path(self, index: int) -> str:
+        return self._images.path(index)
 
 
 def in_memory(images: ImageSet, *, strict: bool = False, skipped: Skipped | None = None) -> ImageSet:
@@ -34,4 +46,4 @@ def in_memory(images: ImageSet, *, strict: bool = False, skipped: Skipped | None
         if image.shape != first.shape:
             return images
         pixels[index] = image
-    return ArrayImages(name=images.name, pixels=pixels, labels=images.labels, label_names=images.label_names)
+    return ImagesInMemory(images, pixels)

@@ -18,6 +18,7 @@ from hirl.data.sources.folder import open_folder
 from hirl.data.sources.hugging_face import is_hugging_face, open_hugging_face, open_parquet, open_saved
 from hirl.data.sources.idx import is_idx_name, open_idx
 from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.listed import find_lists, open_listed
 from hirl.data.sources.scan import scan
 from hirl.data.sources.shards import SUFFIXES, ImageStream, open_shards
 from hirl.data.sources.splits import choose_split, no_splits
@@ -135,6 +136,9 @@ def _open_folder(path: Path, split: str | None, channels: int, labelled: bool | 
         return open_saved(path, split=split, channels=channels)
     if any(map(is_idx_name, top)):
         return open_idx(path, top, split=split, channels=channels)
+    lists = find_lists(path, top)
+    if lists:
+        return open_listed(path, lists, split=split, channels=channels)
     near = [(folder, name) for folder, names in found.items() if "/" not in folder for name in names]
     if not any(is_image_name(name) for _, name in near):
         shards = [path / folder / name for folder, name in near if name.lower().endswith(SUFFIXES)]

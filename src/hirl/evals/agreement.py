@@ -1,0 +1,126 @@
+"""How far a tree of images agrees with the tree of their labels: pure functions, from counts of nodes × classes.
+
+A tree is given as `paths` (N, L): the node of every image at each level, fine → coarse, each node within one of the
+next level; labels as (N, levels) alike. Above the last level stands a root that holds all images. Pairs of images are
+never listed: they are counted from the sizes of nodes and classes, so that time grows as that of sorting N numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Cells(NamedTuple):
+    """The non-empty cells of a table of nodes × classes, by node and then by class."""
+
+    node: Tensor  # (cells,)
+    label: Tensor  # (cells,)
+    images: Tensor  # (cells,) how many
+
+
+def cells(nodes: Tensor, labels: Tensor) -> Cells:
+    """How many of the images (N,) each node has of each class."""
+    classes = int(labels.max()) + 1
+    codes, images = torch.unique(nodes * classes + labels, return_counts=True)
+    return Cells(codes // classes, codes % classes, images)
+
+
+def is_nested(levels: Tensor) -> bool:
+    """Whether each group of a level (N, levels) lies within one group of the next."""
+    columns = list(levels.T)
+    return all(len(cells(fine, coarse).images) == len(fine.unique()) for fine, coarse in pairwise(columns))
+
+
+def purity(nodes: Tensor, labels: Tensor) -> float:
+    """The share of images (N,) that are of the most frequent class of their node."""
+    table = cells(nodes, labels)
+    most = torch.zeros(int(nodes.max()) + 1, dtype=torch.int64).scatter_reduce_(0, table.node, table.images, "amax")
+    return int(most.sum()) / len(nodes)
+
+
+def dendrogram_purity(paths: Tensor, labels: Tensor) -> float:
+    """Over all pairs of images of one class (N,): the mean share of that class below their lowest common ancestor.
+
+    The measure of Heller and Ghahramani, for a tree whose nodes may have any number of children and images.
+    """
+    rooted = _rooted(paths)
+    found, met = 0.0, 0
+    for level in range(rooted.shape[1]):
+        nodes = rooted[:, level]
+        table = cells(nodes, labels)
+        share = table.images.double() / nodes.bincount()[table.node]
+        meeting = pairs(table.images)  # here or below …
+        if level:  # … less those that have met below
+            finer = cells(rooted[:, level - 1], labels)
+            parents = _parents(rooted[:, level - 1], nodes)[finer.node]
+            width = int(labels.max()) + 1
+            place = torch.searchsorted(table.node * width + table.label, parents * width + finer.label)
+            meeting = meeting.index_add(0, place, -pairs(finer.images))
+        found += float((meeting * share).sum())
+        met += int(meeting.sum())
+    if not met:
+        raise ValueError("no class has two images, so that no pair of them has a common ancestor to look at")
+    return found / met
+
+
+def height_table(paths: Tensor, labels: Tensor) -> list[list[int]]:
+    """How many pairs of images meet at each height of the tree (rows) and of the label tree (columns).
+
+    Height 0: in the same finest node; L: in the root alone.
+    """
+    tree, classes = _rooted(paths), _rooted(labels)
+    together = [[_together(nodes, of) for of in classes.T] for nodes in tree.T]  # at that height or below
+    return [
+        [
+            together[a][b]
+            - (together[a - 1][b] if a else 0)
+            - (together[a][b - 1] if b else 0)
+            + (together[a - 1][b - 1] if a and b else 0)
+            for b in range(classes.shape[1])
+        ]
+        for a in range(tree.shape[1])
+    ]
+
+
+def rank_correlation(table: Sequence[Sequence[int]]) -> float:
+    """Kendall's tau-b of two ranks from the table of their counts; 0 where one of them never changes.
+
+    In whole numbers up to the last division, for pairs of pairs of images are more than a float can count.
+    """
+    same_order, other_order = 0, 0
+    for a, row in enumerate(table):
+        for b, count in enumerate(row):
+            later = table[a + 1 :]
+            same_order += count * sum(sum(further[b + 1 :]) for further in later)
+            other_order += count * sum(sum(further[:b]) for further in later)
+    rows, columns = [sum(row) for row in table], [sum(column) for column in zip(*table, strict=True)]
+    total = sum(rows)
+    untied = [total * (total - 1) // 2 - sum(n * (n - 1) // 2 for n in counts) for counts in (rows, columns)]
+    if not all(untied):
+        return 0.0
+    return (same_order - other_order) / untied[0] * math.sqrt(untied[0] / untied[1])
+
+
+def pairs(count: Tensor) -> Tensor:
+    """How many pairs so many images make."""
+    return count * (count - 1) // 2
+
+
+def _together(nodes: Tensor, labels: Tensor) -> int:
+    return int(pairs(cells(nodes, labels).images).sum())
+
+
+def _rooted(levels: Tensor) -> Tensor:
+    return torch.cat((levels, torch.zeros_like(levels[:, :1])), dim=1)
+
+
+def _parents(nodes: Tensor, above: Tensor) -> Tensor:
+    parents = torch.zeros(int(nodes.max()) + 1, dtype=torch.int64)
+    parents[nodes] = above
+    return parents

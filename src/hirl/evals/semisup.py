@@ -1,0 +1,100 @@
+"""Semi-supervised learning: fine-tuning on a small, class-balanced share of the labelled images.
+
+Which images is a function of labels, share and seed, never of the encoder: both arms learn from the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from torch import Tensor
+
+from hirl.evals.base import Evaluation, Result, Row, Subject, labels_of
+from hirl.evals.chosen_images import ChosenImages
+from hirl.evals.finetune import Kind, fine_tuned, kind_of
+from hirl.evals.recipes import SEMI_CNN, SEMI_VIT, nearest_share
+from hirl.evals.sampling import class_balanced, listed
+
+
+class SemiSupervised(Evaluation):
+    """Accuracy after the last epoch of learning from each share of the training images.
+
+    Rates and batch are those of the official share, 1 % or 10 %, that is nearest in proportion.
+
+    Args:
+        shares: Of the training images, the same number of every class.
+        files: The images themselves instead, as file names or a text file with one a line (ImageNet's usual subsets).
+        level: The label level learnt, 0 being the finest; coarser ones are read off the answers where they are nested.
+        recipe: "cnn" or "vit"; None for the one that suits the encoder.
+        epochs: None for the recipe's; warm-up and milestones keep their share of them.
+        batch_size: None for the recipe's, made smaller where it would leave under fifty steps an epoch.
+        encoder_lr: Peak rate of the encoder at the recipe's own batch, scaled with the batch; None for the recipe's.
+        classifier_lr: The same of the classifier.
+    """
+
+    name: ClassVar[str] = "semisup"
+
+    def __init__(
+        self,
+        *,
+        shares: tuple[float, ...] = (0.01, 0.1),
+        files: str | list[str] | None = None,
+        level: int = 0,
+        recipe: Kind | None = None,
+        epochs: int | None = None,
+        batch_size: int | None = None,
+        encoder_lr: float | None = None,
+        classifier_lr: float | None = None,
+    ) -> None:
+        self.shares = shares
+        self.files = files
+        self.level = level
+        self.recipe = recipe
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.encoder_lr = encoder_lr
+        self.classifier_lr = classifier_lr
+
+    def run(self, subject: Subject) -> Result:
+        official = {"cnn": SEMI_CNN, "vit": SEMI_VIT}[kind_of(subject, self.recipe, self.name)]
+        headline: dict[str, float] = {}
+        rows: list[Row] = []
+        chosen = {}
+        for share, picked in self._picked(subject).items():
+            images = ChosenImages(subject.train, picked)
+            nearest = nearest_share(share)
+            settled = official[nearest].scaled(
+                len(images),
+                epochs=self.epochs,
+                batch_size=self.batch_size,
+                encoder_lr=self.encoder_lr,
+                classifier_lr=self.classifier_lr,
+            )
+            name = f"{100 * share:.4g} %"
+            found = fine_tuned(subject, images, settled, level=self.level, what=f"{self.name} {name}")
+            headline |= {f"{name}, {row['labels']}": row["accuracy"] for row in found}
+            rows += [{"share": name, "images": len(images)} | dict(row) for row in found]
+            chosen[name] = settled.settled | {"images": len(images), "settings_of_share": nearest}
+        return Result(headline, rows, chosen)
+
+    def _picked(self, subject: Subject) -> dict[float, Tensor]:
+        """Per share the indices of its images."""
+        labels, _ = labels_of(subject)
+        if self.files is not None:
+            indices = listed(subject.train, _names(self.files))
+            return {len(indices) / len(subject.train): indices}
+        if not self.shares:
+            raise ValueError("semisup.shares is empty, but must hold at least one share, e.g. 0.01")
+        names = subject.train.label_names[0]
+        return {share: class_balanced(labels[:, 0], share, seed=subject.seed, names=names) for share in self.shares}
+
+
+def _names(files: str | Sequence[str]) -> Sequence[str]:
+    if not isinstance(files, str):
+        return files
+    path = Path(files).expanduser()
+    if not path.is_file():
+        raise ValueError(f"semisup.files is {files!r}, which is no file: name a text file with one image a line")
+    return path.read_text(encoding="utf-8").splitlines()

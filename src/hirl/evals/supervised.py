@@ -1,0 +1,130 @@
+"""Learning from labels: linear classifiers on an encoder, frozen or trained along, and their answers on test images.
+
+Randomness is a function of (seed, step) and, in the views, of (seed, epoch, sample): a second run gives the same bits.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hirl.backbones import has_tokens, tokens
+from hirl.data.loader import EvaluationLoader, Loader
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.views import View
+from hirl.evals.base import Subject
+from hirl.evals.learning_rates import make_optimiser
+from hirl.evals.recipes import Recipe
+
+SMALLEST_CROP = 0.08  # of the image's area, as in every official setting
+INITIAL_STD = 0.01  # of the classifiers' weights
+CLASSIFIER, FORWARD = range(2)  # streams of random numbers that must not meet
+
+
+class Classifier(nn.Module):
+    """One linear classifier a label level on an encoder: on the subject's own, frozen, or on a copy that learns."""
+
+    def __init__(self, subject: Subject, classes: Sequence[int], recipe: Recipe) -> None:
+        super().__init__()
+        self.frozen = recipe.encoder_lr == 0
+        self.encoder = subject.encoder if self.frozen else copy.deepcopy(subject.encoder).requires_grad_(True)
+        self.mean_patch = recipe.mean_patch and has_tokens(self.encoder)
+        self.eval()
+        nothing = torch.zeros(1, subject.train.channels, subject.image_size, subject.image_size, device=subject.device)
+        with torch.no_grad():
+            width = self.features(nothing).shape[1]
+        self.heads = nn.ModuleList(nn.utils.skip_init(nn.Linear, width, count) for count in classes)
+        generator = torch.Generator().manual_seed(_mixed(subject.seed, CLASSIFIER))
+        for head in self.heads:
+            assert isinstance(head, nn.Linear)
+            nn.init.normal_(head.weight, std=INITIAL_STD, generator=generator)
+            nn.init.zeros_(head.bias)
+        self.heads.to(subject.device)
+
+    def train(self, mode: bool = True) -> Classifier:
+        super().train(mode)
+        self.encoder.train(mode and not self.frozen)  # or batch norm's statistics would move
+        return self
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, width), or (B, 2 · width) with the mean patch token."""
+        if self.mean_patch:
+            pooled, patches = tokens(self.encoder, images)
+            return torch.cat([pooled, patches.mean(1)], dim=1)
+        return self.encoder(images)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Per level the logits (B, classes)."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            features = self.features(images)
+        return [head(features) for head in self.heads]
+
+
+def learn(
+    classifier: Classifier, images: ImageSet, targets: Tensor, recipe: Recipe, *, subject: Subject, what: str
+) -> None:
+    """Trains on random crops and flips of the images; `targets` is (N, heads)."""
+    loader = Loader(
+        images,
+        (View(size=subject.image_size, scale=(SMALLEST_CROP, 1.0)),),
+        batch_size=recipe.batch_size,
+        seed=subject.seed,
+        device=subject.device,
+        mean=subject.normalisation.mean,
+        std=subject.normalisation.std,
+    )
+    optimiser = make_optimiser(classifier.encoder, classifier.heads, recipe)
+    classifier.train()
+    step, steps = 0, recipe.epochs * len(loader)
+    cards = [subject.device] if subject.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cards):
+        for epoch in range(recipe.epochs):
+            loader.set_epoch(epoch)
+            for batch in loader:
+                torch.manual_seed(_mixed(subject.seed, FORWARD, step))
+                for group in optimiser.param_groups:
+                    group["lr"] = group["peak"] * recipe.share(step / len(loader))
+                truth = targets[batch.index.cpu()].to(subject.device)  # (B, heads)
+                logits = classifier(batch.views[0])
+                loss = torch.stack([F.cross_entropy(said, truth[:, n]) for n, said in enumerate(logits)]).sum()
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                step += 1
+                subject.tell(what, step, steps)
+            if not math.isfinite(loss.item()):
+                raise ValueError(
+                    f"{what} diverged in epoch {epoch + 1} of {recipe.epochs} at a peak rate of {recipe.encoder_lr:g} "
+                    f"for the encoder and {recipe.classifier_lr:g} for the classifier: choose lower ones"
+                )
+    classifier.eval()
+
+
+@torch.no_grad()
+def answers(classifier: Classifier, images: ImageSet, *, subject: Subject, what: str) -> tuple[Tensor, Tensor]:
+    """What the classifiers say of images shown whole, (N, heads), and which images those were, (N,)."""
+    loader = EvaluationLoader(
+        images,
+        size=subject.image_size,
+        device=subject.device,
+        mean=subject.normalisation.mean,
+        std=subject.normalisation.std,
+    )
+    classifier.eval()
+    said, index = [], []
+    for done, batch in enumerate(loader):
+        said.append(torch.stack([logits.argmax(1) for logits in classifier(batch.views[0])], dim=1).cpu())
+        index.append(batch.index.cpu())
+        subject.tell(f"{what}: test", done + 1, len(loader))
+    return torch.cat(said), torch.cat(index)
+
+
+def _mixed(*numbers: int) -> int:
+    """One generator seed from several numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)

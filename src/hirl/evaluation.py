@@ -1,0 +1,305 @@
+"""Assembles an encoder, its images and the evaluations asked for; writes each one's figures with its protocol."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache as remembered
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hirl import evals
+from hirl.data.loader import normalisation
+from hirl.data.sources import Skipped, in_memory, open_images
+from hirl.data.sources.image_set import ImageSet
+from hirl.encoders import Encoder, device_of, open_encoder
+from hirl.evals.base import Evaluation, Part, Result, Subject, Tell
+from hirl.evals.features import Shown, Store, extracted
+from hirl.files import written_whole
+from hirl.methods.base import Method
+from hirl.run import LIBRARIES, Run
+from hirl.trained import load_trained
+
+DEFAULT_TASKS = ("knn", "clustering", "hierarchy", "linear")
+LARGE_IMAGE = 224
+AUTO = "auto"
+
+
+def evaluate(
+    subject: Any,
+    *tasks: str | Evaluation,
+    data: Any = None,
+    test_data: Any = None,
+    split: str | None = None,
+    test_split: str | None = None,
+    backbone: str | None = None,
+    backbone_args: dict[str, Any] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    method: str | type[Method] | None = None,
+    seed: int = 0,
+    device: str | None = None,
+    workers: int | None = None,
+    out: str | os.PathLike[str] | None = None,
+    cache: str | os.PathLike[str] | None = AUTO,
+    quiet: bool = False,
+) -> dict[str, Result]:
+    """The figures of an encoder, by task: the same protocol for each, written down beside them.
+
+    Args:
+        subject: A run or its folder, a file of weights, a timm name, `torchvision:NAME`, or a module.
+        tasks: Names, or evaluations with arguments of their own; by default knn, clustering, hierarchy and linear.
+        data: The labelled images; by default those the run was trained on.
+        test_data: The images to test on, where they are not another part of the same data.
+        split: The part that is learnt from and searched; by default the training part.
+        test_split: The part that is tested; by default val.
+        backbone: The network's timm or torchvision name, for a file of weights that does not say it.
+        backbone_args: What timm or torchvision is told beside the name.
+        weights: A file for a network that was given by name; by default its weights are random.
+        image_size: The side of the images the encoder sees; by default the run's, else that of small images or 224.
+        channels: Of the images; by default the run's, else 3.
+        mean: What is taken off each channel, in [0, 1]; by default what the run was trained with, else ImageNet's.
+        std: What is divided out of each channel.
+        method: The class of the run's method, where that is not of hirl.
+        seed: Of everything that is drawn.
+        device: cpu, cuda …; by default a GPU where there is one.
+        workers: Processes that read images.
+        out: The folder for the figures; by default the run's results, else nothing is written.
+        cache: The folder that keeps features; by default the run's, else none is kept; null: never.
+        quiet: No tables and no bars.
+    """
+    asked = [_evaluation(task) for task in tasks or DEFAULT_TASKS]
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, not {seed}")
+    opened = open_encoder(subject, backbone=backbone, backbone_args=backbone_args, weights=weights, channels=channels)
+    if method is not None and opened.run is None:
+        raise ValueError(f"method {method!r} cannot be given here: only a run has one")
+    _check_fixed(opened, image_size=image_size, channels=channels, mean=mean, std=std)
+    train, test = _parts(opened, data, test_data, split, test_split, opened.channels or channels or 3)
+    folder = _results_folder(opened.run, out, data, train)
+    store = Store(_cache_folder(opened.run, cache))
+
+    from hirl.show_results import result_tables, told
+
+    results: dict[str, Result] = {}
+    with nullcontext(_silent) if quiet else told() as tell:
+        seen = _subject(opened, train, test, image_size, mean, std, method, seed, device, workers, store, tell)
+        for task in asked:
+            try:
+                results[task.name] = task.run(seen)
+            except ValueError as error:
+                raise ValueError(f"{task.name}: {error}") from error
+            if folder is not None:
+                _write(folder / f"{task.name}.json", task, results[task.name], seen, opened)
+            if not quiet:
+                result_tables(task.name, f"{seen.name} on {test.name}", results[task.name])
+    return results
+
+
+def _silent(_what: str, _done: int, _total: int) -> None: ...
+
+
+def _evaluation(task: str | Evaluation) -> Evaluation:
+    if isinstance(task, Evaluation):
+        return task
+    if task not in evals.EVALUATIONS:
+        raise ValueError(f"there is no evaluation {task!r}: choose from {', '.join(evals.EVALUATIONS)}")
+    return evals.EVALUATIONS[task]()
+
+
+def _check_fixed(opened: Encoder, **given: Any) -> None:
+    """What an encoder was trained with cannot be told otherwise: the figures would be those of a misuse."""
+    for name, value in given.items():
+        own = getattr(opened, name)
+        if value is not None and own is not None and value != own:
+            raise ValueError(f"{name} is {value}, but {opened.name} was trained with {own}: leave it out")
+
+
+def _parts(
+    opened: Encoder, data: Any, test_data: Any, split: str | None, test_split: str | None, channels: int
+) -> tuple[ImageSet, ImageSet]:
+    """The images learnt from and those tested on, small ones read into memory."""
+    if data is None:
+        if opened.run is None:
+            raise ValueError(f"{opened.name} does not say on which images: give data, a folder or a known name")
+        data = opened.run.config["data"]
+        split = split if split is not None else opened.run.config.get("split")
+    elsewhere = test_data is not None
+    wanted = test_split if test_split is not None or elsewhere else "val"
+    train = _open(data, split, channels)
+    try:
+        test = _open(test_data if elsewhere else data, wanted, channels)
+    except ValueError as error:
+        if elsewhere or test_split is not None:
+            raise
+        raise ValueError(f"{error} Name the images to test on with test_data or test_split.") from error
+    return train, test
+
+
+def _open(source: Any, split: str | None, channels: int) -> ImageSet:
+    skipped = Skipped()
+    images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
+    if len(skipped):
+        import warnings
+
+        warnings.warn(
+            f"{len(skipped)} images of {images.name} could not be read and others stand in for them; the first: "
+            f"{next(iter(skipped))}",
+            stacklevel=2,
+        )
+    return images
+
+
+def _subject(
+    opened: Encoder,
+    train: ImageSet,
+    test: ImageSet,
+    image_size: int | None,
+    mean: tuple[float, ...] | None,
+    std: tuple[float, ...] | None,
+    method: str | type[Method] | None,
+    seed: int,
+    device: str | None,
+    workers: int | None,
+    store: Store,
+    tell: Tell,
+) -> Subject:
+    where = device_of(device)
+    own = LARGE_IMAGE if train.pixels is None else int(min(train.pixels.shape[-2:]))
+    size = next(one for one in (opened.image_size, image_size, own) if one is not None)
+    normal = normalisation(train, opened.mean or _tuple(mean), opened.std or _tuple(std))
+    network = opened.network.to(where)
+    _check_takes(network, opened.name, train.channels, size, where)
+    shown = Shown(size, normal, where, workers)
+    parts: dict[Part, ImageSet] = {"train": train, "test": test}
+
+    @remembered
+    def features(part: Part) -> Tensor:
+        def make() -> Tensor:
+            return extracted(network, parts[part], shown, what=f"features of {parts[part].name}", tell=tell)
+
+        return store.kept("features", opened.sha256, shown, parts[part], make)
+
+    run = opened.run
+    return Subject(
+        name=opened.name,
+        encoder=network,
+        image_size=size,
+        normalisation=normal,
+        train=train,
+        test=test,
+        features=features,
+        representations=None if run is None else _representations(run, method, parts, shown, store, tell),
+        tree=run.tree if run is not None and run.tree_file.is_file() else None,
+        method=None if run is None else run.config["method"]["class_path"].rsplit(".", 1)[-1],
+        seed=seed,
+        device=where,
+        tell=tell,
+    )
+
+
+def _representations(
+    run: Run,
+    method: str | type[Method] | None,
+    parts: dict[Part, ImageSet],
+    shown: Shown,
+    store: Store,
+    tell: Tell,
+) -> Callable[[Part], Tensor]:
+    @remembered
+    def trained() -> tuple[nn.Module, str]:
+        network = load_trained(run, method=method)
+        return network.to(shown.device), network.sha256
+
+    @remembered
+    def made(part: Part) -> Tensor:
+        network, sha256 = trained()
+        images = parts[part]
+        return store.kept(
+            "representations",
+            sha256,
+            shown,
+            images,
+            lambda: extracted(network, images, shown, what=f"representations of {images.name}", tell=tell),
+        )
+
+    return made
+
+
+def _tuple(values: Any) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values)
+
+
+@torch.inference_mode()
+def _check_takes(network: nn.Module, name: str, channels: int, size: int, device: torch.device) -> None:
+    """Shows the encoder an image of the size in question: many can take but one."""
+    try:
+        features = network(torch.zeros(2, channels, size, size, device=device))
+    except (AssertionError, RuntimeError, ValueError, TypeError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        reason = lines[0].rstrip(".")
+        raise ValueError(
+            f"{name} cannot take images of {size} × {size} pixels in {channels} channels: {reason}; say its own "
+            "image_size"
+        ) from error
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(f"{name} must give pooled features of shape (B, width), but gives {shape} for 2 images")
+
+
+def _cache_folder(run: Run | None, cache: str | os.PathLike[str] | None) -> Path | None:
+    if cache == AUTO:
+        return None if run is None else run.features_folder
+    return None if cache is None else Path(cache)
+
+
+def _results_folder(run: Run | None, out: Any, data: Any, train: ImageSet) -> Path | None:
+    """A run's results; those on other images than its own, in a folder named after them."""
+    if out is not None:
+        folder = Path(out)
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"cannot write the figures to {str(folder)!r}: it is no folder")
+    elif run is not None:
+        own = data is None or _named(data) == str(run.config["data"]) or train.name == str(run.config["data"])
+        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(_named(data) or train.name).name).strip("-.") or "images"
+        folder = run.results_folder if own else run.results_folder / slug
+    else:
+        return None
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _named(data: Any) -> str | None:
+    return os.fspath(data) if isinstance(data, str | os.PathLike) else None
+
+
+def _write(file: Path, task: Evaluation, result: Result, subject: Subject, opened: Encoder) -> None:
+    protocol = {
+        "task": task.name,
+        "arguments": task.arguments,
+        "chosen": result.chosen,
+        "headline": result.headline,
+        "rows": result.rows,
+        "seed": subject.seed,
+        "encoder": {"name": opened.name, "sha256": opened.sha256, "method": subject.method} | opened.about,
+        "images": {"size": subject.image_size} | dataclasses.asdict(subject.normalisation),
+        "data": {part: _described(images) for part, images in (("train", subject.train), ("test", subject.test))},
+        "versions": {name: version(name) for name in (*LIBRARIES, "scikit-learn", "scipy")},
+    }
+    with written_whole(file) as aside:
+        aside.write_text(json.dumps(protocol, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def _described(images: ImageSet) -> dict[str, Any]:
+    return {"name": images.name, "images": len(images), "classes": [len(names) for names in images.label_names]}

@@ -1,0 +1,98 @@
+"""What the terminal shows of an evaluation: bars while it is made, tables once it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from hirl.evals.base import Result, Row, Tell
+
+SHARES = ("accuracy", "purity", "precision", "chance", "classes", "%")  # figures that people read in per cent
+
+
+@contextmanager
+def told() -> Iterator[Tell]:
+    """A bar for each thing that is done, with its rate and the time remaining; off a terminal a line at its end."""
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    began: dict[str, float] = {}
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if what not in tasks or done < bars.tasks[tasks[what]].completed:  # the same thing may be done again
+                tasks[what] = bars.add_task(escape(what), total=total, rate="")
+                began[what] = time.monotonic()
+            bars.update(tasks[what], completed=done, total=total)
+            speed = bars.tasks[tasks[what]].speed
+            bars.update(tasks[what], rate=f"{speed:,.0f} a second" if speed else "")
+            if done == total and not console.is_terminal:
+                seconds = time.monotonic() - began[what]
+                console.print(f"{what}: {total:,} in {seconds:.0f} s", markup=False, highlight=False, soft_wrap=True)
+
+        yield tell
+
+
+def result_tables(task: str, subject: str, result: Result) -> None:
+    """Prints a task's figures; rows of other columns start a table of their own."""
+    console = Console()
+    console.print(escape(f"{task}: {subject}"), highlight=False, soft_wrap=True)
+    for columns, rows in groupby(result.rows, key=_columns):
+        console.print(_table(columns, list(rows)))
+    figures = ", ".join(f"{name} {shown(name, value)}" for name, value in result.headline.items())
+    console.print(escape(f"{task}: {figures}"), highlight=False, soft_wrap=True)
+    if result.chosen:
+        words = ", ".join(f"{name} {shown(name, value)}" for name, value in result.chosen.items())
+        console.print(escape(f"{task} settled on: {words}"), highlight=False, soft_wrap=True)
+
+
+def _columns(row: Row) -> tuple[str, ...]:
+    return tuple(row)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Row]) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
+    for column in columns:
+        numbers = all(isinstance(row[column], int | float) for row in rows)
+        table.add_column(escape(column), justify="right" if numbers else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(escape(shown(column, row[column])) for column in columns))
+    return table
+
+
+def shown(name: str, value: Any) -> str:
+    """A figure as people read it: shares in per cent, other fractions with three digits."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "✓" if value else ""
+    if isinstance(value, float):
+        figure = name.partition(",")[0]
+        if any(word in figure for word in SHARES):
+            return f"{value:.2%}"
+        return f"{value:.3f}" if abs(value) >= 0.1 or value == 0 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,193 @@
+"""Fine-tuning: the paper's recipes, their rates layer by layer, and what becomes of the encoder and the label tree."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hirl.data.sources.arrays import ArrayImages
+from hirl.evals.base import Subject
+from hirl.evals.finetune import FineTune
+from hirl.evals.label_tree import accuracies, parents
+from hirl.evals.learning_rates import make_optimiser, param_groups
+from hirl.evals.recipes import FINE_TUNE_CNN, FINE_TUNE_VIT, Recipe, fitting_batch
+from hirl.evals.supervised import Classifier, learn
+
+Make = Callable[..., Subject]
+
+
+def test_the_papers_recipes() -> None:
+    assert (
+        Recipe(
+            optimiser="sgd",
+            encoder_lr=0.1,
+            classifier_lr=1.0,
+            weight_decay=0.0,
+            batch_size=1024,
+            epochs=20,
+            milestones=(12, 16),
+            factor=0.2,
+        )
+        == FINE_TUNE_CNN
+    )
+    assert (
+        Recipe(
+            optimiser="adamw",
+            encoder_lr=4e-3,
+            classifier_lr=4e-3,
+            layer_decay=0.65,
+            weight_decay=0.05,
+            batch_size=1024,
+            epochs=100,
+            warmup_epochs=20,
+        )
+        == FINE_TUNE_VIT
+    )
+
+
+def test_schedules() -> None:
+    cnn, vit = FINE_TUNE_CNN, FINE_TUNE_VIT
+    assert [cnn.share(epoch) for epoch in (0, 11.9, 12, 15.9, 16)] == pytest.approx([1, 1, 0.2, 0.2, 0.04])
+    assert [vit.share(epoch) for epoch in (0, 10, 20, 60, 100)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+    short = vit.scaled(10**6, epochs=10)
+    assert [short.share(epoch) for epoch in (1, 2, 6, 10)] == pytest.approx([0.5, 1, 0.5, 0])
+
+
+@pytest.mark.parametrize(
+    ("images", "batch"), [(10**6, 1024), (51200, 1024), (51199, 512), (5000, 64), (160, 16), (100, 16), (12, 12)]
+)
+def test_few_images_get_a_smaller_batch_and_rates_that_follow(images: int, batch: int) -> None:
+    assert fitting_batch(1024, images) == batch
+    recipe = FINE_TUNE_CNN.scaled(images)
+    assert recipe.batch_size == batch
+    assert recipe.encoder_lr == pytest.approx(0.1 * batch / 1024)
+    assert recipe.classifier_lr == pytest.approx(1.0 * batch / 1024)
+    assert FINE_TUNE_VIT.scaled(images).encoder_lr == pytest.approx(4e-3 * (batch / 1024) ** 0.5)
+
+
+def test_options_replace_the_recipes() -> None:
+    recipe = FINE_TUNE_CNN.scaled(5000, epochs=10, batch_size=128, encoder_lr=0.4, classifier_lr=2.0)
+    assert (recipe.epochs, recipe.batch_size, recipe.milestones) == (10, 128, (6, 8))
+    assert (recipe.encoder_lr, recipe.classifier_lr) == (0.4 / 8, 2.0 / 8)
+
+
+def test_each_layer_of_a_transformer_learns_slower_than_the_one_above(coloured_subject: Make) -> None:
+    classifier = Classifier(coloured_subject("vit"), [4], FINE_TUNE_VIT)
+    groups = param_groups(classifier.encoder, classifier.heads, FINE_TUNE_VIT)
+    rate = {id(parameter): group["peak"] for group in groups for parameter in group["params"]}
+    decay = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
+    assert len(rate) == sum(len(group["params"]) for group in groups) == len(list(classifier.parameters()))
+    powers = {  # of the layer decay
+        "heads.0.weight": 0,
+        "heads.0.bias": 0,
+        "encoder.blocks.1.attn.qkv.weight": 1,
+        "encoder.blocks.1.mlp.fc2.bias": 1,
+        "encoder.blocks.0.attn.qkv.weight": 2,
+        "encoder.blocks.0.norm1.weight": 2,
+        "encoder.patch_embed.proj.weight": 3,
+        "encoder.cls_token": 3,
+        "encoder.pos_embed": 3,
+    }
+    parameters = dict(classifier.named_parameters())
+    for name, power in powers.items():
+        assert rate[id(parameters[name])] == pytest.approx(4e-3 * 0.65**power), name
+    for name, parameter in parameters.items():
+        spared = parameter.ndim == 1 or name.endswith(("cls_token", "pos_embed"))
+        assert decay[id(parameter)] == (0 if spared else 0.05), name
+
+
+def test_encoder_and_classifier_of_a_cnn_have_their_own_rates(coloured_subject: Make) -> None:
+    classifier = Classifier(coloured_subject("cnn"), [4], FINE_TUNE_CNN)
+    optimiser = make_optimiser(classifier.encoder, classifier.heads, FINE_TUNE_CNN)
+    heads, encoder = optimiser.param_groups
+    assert (heads["lr"], encoder["lr"]) == (1.0, 0.1)
+    assert len(heads["params"]) == 2
+    assert len(encoder["params"]) == len(list(classifier.encoder.parameters()))
+    assert all(group["momentum"] == 0.9 and group["weight_decay"] == 0 for group in (heads, encoder))
+
+
+@pytest.mark.parametrize("kind", ["cnn", "vit"])
+def test_it_learns_on_a_copy_the_same_in_every_run(coloured_subject: Make, kind: str) -> None:
+    told = []
+    subject = coloured_subject(kind, tell=lambda what, done, total: told.append((what, done, total)))
+    before = copy.deepcopy(subject.encoder.state_dict())
+    state = torch.get_rng_state()
+    evaluation = FineTune(epochs=5)
+    result = evaluation.run(subject)
+    assert result.headline["4 classes"] > 0.9
+    assert result.chosen["optimiser"] == ("adamw" if kind == "vit" else "sgd")
+    assert result.chosen["batch_size"] == 16
+    assert all(torch.equal(value, before[name]) for name, value in subject.encoder.state_dict().items())
+    assert not any(parameter.requires_grad for parameter in subject.encoder.parameters())
+    assert torch.equal(torch.get_rng_state(), state)
+    assert ("finetune", 50, 50) in told
+    assert evaluation.run(subject) == result
+
+
+@pytest.mark.parametrize("kind", ["cnn", "vit"])
+def test_every_parameter_of_the_encoder_learns_along(coloured_subject: Make, kind: str) -> None:
+    subject = coloured_subject(kind)
+    recipe = (FINE_TUNE_VIT if kind == "vit" else FINE_TUNE_CNN).scaled(160, epochs=1, encoder_lr=1.0)
+    classifier = Classifier(subject, [4], recipe)
+    assert subject.train.labels is not None
+    learn(classifier, subject.train, subject.train.labels[:, :1], recipe, subject=subject, what="finetune")
+    before = dict(subject.encoder.named_parameters())
+    for name, parameter in classifier.encoder.named_parameters():
+        assert not torch.equal(parameter, before[name]), name
+    assert not classifier.training
+
+
+def test_the_recipe_may_be_chosen(coloured_subject: Make) -> None:
+    assert FineTune(epochs=1, recipe="vit").run(coloured_subject("cnn")).chosen["optimiser"] == "adamw"
+
+
+def test_the_seed_decides(coloured_subject: Make) -> None:
+    evaluation = FineTune(epochs=1)
+    found = [evaluation.run(coloured_subject("cnn", seed=seed)).headline for seed in range(3)]
+    assert found[0] != found[1] or found[0] != found[2]
+
+
+# --- label levels ---
+
+
+def test_coarser_answers_follow_from_finer_ones() -> None:
+    known = torch.tensor([[0, 0, 0], [1, 0, 1], [2, 1, 0], [3, 1, 1]])  # the last level is not nested … in level 1
+    assert parents(known, 0, 1) is not None
+    assert parents(known, 0, 1).tolist() == [0, 0, 1, 1]  # type: ignore[union-attr]
+    assert parents(known, 1, 2) is None
+    names = (("a", "b", "c", "d"), ("ab", "cd"), ("ac", "bd"))
+    images = ArrayImages(name="x", pixels=torch.zeros(4, 3, 1, 1, dtype=torch.uint8), labels=known, label_names=names)
+    said = torch.tensor([1, 1, 3, 3])
+    rows = accuracies(said, known, known, level=0, images=images)
+    assert [row["accuracy"] for row in rows] == [0.5, 1.0, 0.5]
+    assert [row["answer"] for row in rows] == ["learnt", "from the finer answer", "from the finer answer"]
+    rows = accuracies(torch.tensor([0, 0, 1, 0]), known, known, level=1, images=images)
+    assert [row["accuracy"] for row in rows] == [0.75]  # a class of level 1 lies in two of level 2
+
+
+def test_a_coarser_level_may_be_learnt(coloured_subject: Make) -> None:
+    result = FineTune(level=1, epochs=3).run(coloured_subject())
+    assert list(result.headline) == ["2 classes"]
+    assert result.headline["2 classes"] > 0.9
+
+
+# --- refusals ---
+
+
+def test_refusals(coloured_subject: Make) -> None:
+    subject = coloured_subject()
+    with pytest.raises(ValueError, match=r"level is 2, but train has the label levels 0 \(finest\) to 1"):
+        FineTune(level=2).run(subject)
+    with pytest.raises(ValueError, match="recipe is 'rnn', but must be one of 'cnn', 'vit'"):
+        FineTune(recipe="rnn").run(subject)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="encoder_lr is 0, but the encoder has to learn"):
+        FineTune(encoder_lr=0.0).run(subject)
+    with pytest.raises(ValueError, match=r"diverged in epoch 1 of 2 at a peak rate of .*: choose lower ones"):
+        FineTune(epochs=2, encoder_lr=1e30).run(subject)
+    unlabelled = ArrayImages(name="bare", pixels=torch.zeros(20, 3, 16, 16, dtype=torch.uint8))
+    with pytest.raises(ValueError, match="bare has no labels"):
+        FineTune().run(replace(subject, train=unlabelled))

@@ -1,0 +1,130 @@
+"""KNN against brute force and scikit-learn, and the search for neighbours in chunks and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor
+
+from hirl.evals import neighbours
+from hirl.evals.base import Subject
+from hirl.evals.knn import KNN, knn_accuracy
+from hirl.evals.neighbours import nearest_rows
+
+CLASSES = (6, 3)
+
+
+def problem(train: int, test: int, dim: int = 8) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Overlapping classes at two levels, so that votes matter."""
+    generator = torch.Generator().manual_seed(0)
+    middle = torch.randn(CLASSES[0], dim, generator=generator)
+    sets = []
+    for count in (train, test):
+        fine = torch.arange(count) % CLASSES[0]
+        features = middle[fine] + 1.5 * torch.randn(count, dim, generator=generator)
+        sets += [features, torch.stack([fine, fine // 2], dim=1)]
+    return sets[0], sets[1], sets[2], sets[3]
+
+
+def brute_force(
+    train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor, k: int, temperature: float
+) -> list[float]:
+    """Image by image, neighbour by neighbour."""
+    right = [0] * train_labels.shape[1]
+    for query, truth in zip(test, test_labels, strict=True):
+        cosines = [float(F.cosine_similarity(query, row, dim=0)) for row in train]
+        near = sorted(range(len(train)), key=lambda place: -cosines[place])[:k]
+        for level in range(train_labels.shape[1]):
+            votes: dict[int, float] = {}
+            for place in near:
+                label = int(train_labels[place, level])
+                votes[label] = votes.get(label, 0.0) + float(np.exp(cosines[place] / temperature))
+            right[level] += max(votes, key=lambda label: votes[label]) == int(truth[level])
+    return [count / len(test) for count in right]
+
+
+@pytest.mark.parametrize("temperature", [0.07, 1.0])
+def test_equal_to_brute_force(temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(neighbours, "CHUNK", 1000)  # several chunks, the last one smaller
+    sets = problem(103, 31)
+    ks = (7, 1, 103)
+    found = knn_accuracy(*sets, ks=ks, temperature=temperature)
+    assert found.shape == (3, 2)
+    for place, k in enumerate(ks):
+        assert found[place].tolist() == brute_force(*sets, k, temperature)
+    assert 0.2 < float(found[0, 0]) < 0.95
+
+
+@pytest.mark.parametrize("k", [5, 40])
+def test_equal_to_scikit_learn(k: int) -> None:
+    train, train_labels, test, test_labels = problem(240, 60)
+    for level in range(2):
+        other = KNeighborsClassifier(
+            n_neighbors=k, metric="cosine", algorithm="brute", weights=lambda distance: np.exp((1 - distance) / 0.07)
+        )
+        other.fit(train.numpy(), train_labels[:, level].numpy())
+        expected = float((other.predict(test.numpy()) == test_labels[:, level].numpy()).mean())
+        found = knn_accuracy(train, train_labels, test, test_labels, ks=(k,), temperature=0.07)
+        assert float(found[0, level]) == expected
+
+
+def test_a_cold_vote_does_not_overflow() -> None:
+    sets = problem(60, 12)
+    assert knn_accuracy(*sets, ks=(60,), temperature=1e-3).tolist() == knn_accuracy(*sets, ks=(1,)).tolist()
+
+
+@pytest.mark.parametrize(("N", "k"), [(1000, 10), (1003, 7), (999, 40), (50, 50), (17, 1), (64, 1)])
+def test_neighbours_are_those_of_a_full_sort(N: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(N)
+    rows, queries = torch.randn(N, 6, generator=generator), torch.randn(23, 6, generator=generator)
+    monkeypatch.setattr(neighbours, "CHUNK", 5 * N)
+    cosines = F.normalize(queries, dim=1) @ F.normalize(rows, dim=1).T
+    expected = cosines.sort(dim=1, descending=True)
+    found = list(nearest_rows(rows, queries, k))
+    assert len(found) > 1
+    torch.testing.assert_close(torch.cat([chunk.similar for chunk in found]), expected.values[:, :k])
+    assert torch.equal(torch.cat([chunk.rows for chunk in found]), expected.indices[:, :k])
+    covered = torch.cat([torch.arange(23)[chunk.queries] for chunk in found])
+    assert torch.equal(covered, torch.arange(23))
+
+
+def test_repeated_rows_are_found_as_often_as_they_are_there() -> None:
+    rows = F.normalize(torch.randn(5, 4, generator=torch.Generator().manual_seed(0)), dim=1).repeat(100, 1)
+    found = next(nearest_rows(rows, rows[:5], 30))
+    assert found.similar.min() > 0.999
+    assert torch.equal(found.rows % 5, torch.arange(5)[:, None].expand(-1, 30))
+    assert all(len(row.unique()) == 30 for row in found.rows)
+
+
+def test_the_result_tells_each_k_and_the_best(coloured_subject: Callable[..., Subject]) -> None:
+    subject = coloured_subject()
+    result = KNN(ks=(1, 5, 20)).run(subject)
+    assert [(row["labels"], row["K"]) for row in result.rows] == [
+        (name, k) for name in ("4 classes", "2 classes") for k in (1, 5, 20)
+    ]
+    for name in ("4 classes", "2 classes"):
+        of = [row for row in result.rows if row["labels"] == name]
+        assert result.headline[name] == max(row["accuracy"] for row in of)
+        assert next(row["K"] for row in of if row["best"]) == result.chosen[f"K at {name}"]
+    assert result.headline["2 classes"] >= result.headline["4 classes"] > 0.25
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ks": (10, 161)}, "K = 161 is more than the 160 training images"),
+        ({"ks": ()}, "at least one"),
+        ({"ks": (0,)}, "at least 1"),
+        ({"ks": (1,), "temperature": 0.0}, "temperature is 0.0, but must be above 0"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    options: dict[str, object], said: str, coloured_subject: Callable[..., Subject]
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        KNN(**options).run(coloured_subject())  # type: ignore[arg-type]
