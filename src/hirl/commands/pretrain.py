@@ -9,6 +9,7 @@ from pathlib import Path
 from jsonargparse import ArgumentParser, Namespace
 
 from hirl.commands.command import Command
+from hirl.recipes import recipe_file
 
 STOPPED = 130
 
@@ -18,30 +19,39 @@ def pretrain_options(parser: ArgumentParser) -> None:
     from hirl.train.pretrain import pretrain
 
     parser.add_argument("data", nargs="?", help="a folder of images, a .npz file, or a known name such as shapes")
-    parser.add_argument("--config", action="config", help="a YAML file of these options, such as a run's config.yaml")
+    parser.add_argument(
+        "--config", action="config", help="a recipe such as small/dino, or a YAML file of these options"
+    )
     parser.add_function_arguments(pretrain, skip={"data"}, fail_untyped=False)
 
 
 def run_pretrain(config: Namespace) -> None:
-    import yaml
-
     from hirl.train.loop import Stopped
     from hirl.train.pretrain import pretrain
 
     options = {name: value for name, value in vars(config).items() if name not in ("config", "data")}
-    told = [yaml.safe_load(Path(str(file)).read_text(encoding="utf-8")).get("data") for file in config.config or []]
-    data = next((place for place in (config.data, *reversed(told)) if place is not None), None)
-    if data is None:
-        raise ValueError("pretrain needs the images to train on: hirl pretrain FOLDER --method METHOD")
     try:
-        pretrain(data, **options)
+        pretrain(data_of(config, "pretrain"), **options)
     except Stopped:
         sys.exit(STOPPED)
+
+
+def data_of(config: Namespace, command: str) -> str:
+    """The images named on the line, or else in the last config file that names any."""
+    import yaml
+
+    told = [yaml.safe_load(Path(str(file)).read_text(encoding="utf-8")).get("data") for file in config.config or []]
+    data: str | None = next((place for place in (config.data, *reversed(told)) if place is not None), None)
+    if data is None:
+        raise ValueError(f"{command} needs the images to train on: hirl {command} FOLDER --method METHOD")
+    return data
 
 
 def prepared(words: Sequence[str]) -> list[str]:
     """The words of a `hirl pretrain` line as the parser takes them, checked before it imports anything they name."""
     parted = [part for word in words for part in (word.split("=", 1) if word.startswith("--config=") else [word])]
+    for place in (place + 1 for place, word in enumerate(parted[:-1]) if word == "--config"):
+        parted[place] = str(recipe_file(parted[place]))
     check_class_paths(parted)
     return joined_levels(parted)
 
@@ -66,8 +76,6 @@ def check_class_paths(words: Sequence[str]) -> None:
 
     places = [place + 1 for place, word in enumerate(words[:-1]) if word == "--config"]
     for file in (words[place] for place in places):
-        if not Path(file).is_file():
-            raise ValueError(f"there is no file {file!r}: --config takes a YAML file")
         try:
             method = (yaml.safe_load(Path(file).read_text(encoding="utf-8")) or {}).get("method")
         except (yaml.YAMLError, AttributeError, UnicodeDecodeError) as error:
@@ -76,7 +84,7 @@ def check_class_paths(words: Sequence[str]) -> None:
         if isinstance(name, str) and "." in name and not name.startswith("hirl.methods."):
             raise ValueError(f"{file!r} names the method {name!r}, which is not of hirl: say it with --method instead")
     for place, word in enumerate(words[:-1]):
-        if word == "--method" and words[0] == "pretrain" and "." not in words[place + 1]:
+        if word == "--method" and "." not in words[place + 1]:
             import hirl.methods
 
             names = [name for name in hirl.methods.__all__ if name != "Method"]

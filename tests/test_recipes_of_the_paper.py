@@ -1,0 +1,138 @@
+"""The ImageNet recipes: every value as in the paper's tables, and two real steps at full size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import hirl
+from hirl.methods.base import Method, Plan
+
+IMAGES = 1_281_167
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method's lines of the paper's tables (settings, search results, training configurations, running time)."""
+
+    method: str
+    backbone: str
+    dim: int
+    levels: tuple[int, int, int]
+    negatives: int
+    head_layers: int
+    start_epoch: int
+    epochs: int
+    batch_size: int
+    optimiser: str
+    first_lr: float  # of the first step
+    peak_lr: float
+    last_lr: float
+    warmup_epochs: int
+    weight_decay: tuple[float, float]  # at the first and at the last step
+    sizes: tuple[int, ...]  # of the views
+    arguments: dict[str, Any]
+
+
+DISTILLED = {
+    "student_temperature": 0.1,
+    "teacher_temperature_start": 0.04,
+    "teacher_temperature": 0.07,
+    "teacher_temperature_epochs": 50,
+    "centre_momentum": 0.9,
+    "teacher_momentum": 0.996,
+    "frozen_epochs": 3,
+    "drop_path": 0.1,
+    "clip": 0.3,
+    "hidden": 2048,
+}
+FINE, BROAD = (30000, 10000, 1000), (30000, 10000, 5000)
+PAIR, SIX, TEN = (224,) * 2, (224,) * 2 + (96,) * 6, (224,) * 2 + (96,) * 10
+VIT = "vit_base_patch16_224"
+# fmt: off
+PAPER = {
+    "moco_v2": Row("MoCoV2", "resnet50", 128, FINE, 1000, 2, 20, 200, 256, "SGD", 0.03, 0.03, 0.0, 0, (1e-4, 1e-4),
+                   PAIR, {"queue_length": 65536, "momentum": 0.999, "temperature": 0.2, "sgd_momentum": 0.9}),
+    "simsiam": Row("SimSiam", "resnet50", 2048, FINE, 1000, 2, 20, 200, 512, "SGD", 0.1, 0.1, 0.0, 0, (1e-4, 1e-4),
+                   PAIR, {"predictor_hidden": 512, "sgd_momentum": 0.9}),
+    "swav": Row("SwAV", "resnet50", 128, FINE, 1000, 2, 20, 200, 4096, "LARS", 0.3, 4.8, 4.8e-3, 10, (1e-6, 1e-6),
+                SIX, {"prototypes": 3000, "epsilon": 0.05, "iterations": 3, "temperature": 0.1, "frozen_epochs": 1,
+                      "queue_length": 0, "hidden": 2048, "sgd_momentum": 0.9}),
+    "moco_v3": Row("MoCoV3", VIT, 256, BROAD, 100, 5, 20, 400, 4096, "AdamW", 0.0, 1.6e-3, 0.0, 40, (0.1, 0.1),
+                   PAIR, {"momentum": 0.99, "temperature": 0.2, "hidden": 4096}),
+    "dino": Row("DINO", VIT, 256, BROAD, 100, 2, 40, 400, 1024, "AdamW", 0.0, 3e-3, 2e-6, 10, (0.04, 0.4),
+                TEN, {"prototypes": 65536} | DISTILLED),
+    "ibot": Row("IBOT", VIT, 256, FINE, 100, 2, 40, 400, 1024, "AdamW", 0.0, 3e-3, 2e-6, 10, (0.04, 0.4),
+                TEN, {"prototypes": 8192} | DISTILLED),
+}
+# fmt: on
+
+
+def planned(method: Method, row: Row, epochs: int) -> Plan:
+    """Enough of a build to ask for rates, without the networks."""
+    method.plan = Plan(epochs, IMAGES // row.batch_size, row.batch_size, 224)
+    return method.plan
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_value_is_the_papers(name: str) -> None:
+    row, options = PAPER[name], hirl.recipe(f"imagenet/{name}")
+    method, hierarchy = options["method"], options["hierarchy"]
+    assert type(method).__name__ == row.method
+    assert (method.backbone, method.dim) == (row.backbone, row.dim)
+    assert (hierarchy.levels, hierarchy.negatives) == (row.levels, row.negatives)
+    assert hierarchy.levels_for(IMAGES) == row.levels
+    assert hierarchy.head_layers == row.head_layers
+    assert hierarchy.start_for(row.epochs) == row.start_epoch
+    assert hierarchy.assign == ("step" if name == "swav" else "stored")
+    assert hierarchy.weight == 1
+    assert (options["epochs"], options["batch_size"], options["image_size"]) == (row.epochs, row.batch_size, 224)
+    assert {key: getattr(method, key) for key in row.arguments} == row.arguments
+    assert tuple(view.size for view in method.views(224)) == row.sizes
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_rates_run_as_in_the_paper(name: str) -> None:
+    row, options = PAPER[name], hirl.recipe(f"imagenet/{name}")
+    method = options["method"]
+    plan = planned(method, row, row.epochs)
+    assert method.peak_lr == pytest.approx(row.peak_lr)
+    assert method.rates(0).lr == pytest.approx(row.first_lr)
+    assert method.rates(row.warmup_epochs * plan.steps_per_epoch).lr == pytest.approx(row.peak_lr)
+    assert method.rates(plan.steps).lr == pytest.approx(row.last_lr)
+    assert max(method.rates(step).lr for step in range(0, plan.steps, 997)) <= row.peak_lr * 1.000001
+    decays = method.rates(0).weight_decay, method.rates(plan.steps).weight_decay
+    assert decays == pytest.approx(row.weight_decay)
+    optimiser = method.optimiser([{"params": [torch.nn.Parameter(torch.zeros(2))]}])
+    assert type(optimiser).__name__ == row.optimiser
+    if row.optimiser == "AdamW":
+        assert optimiser.defaults["betas"] == (0.9, 0.999)
+
+
+def test_swav_for_800_epochs_starts_its_tree_after_80() -> None:
+    assert hirl.recipe("imagenet/swav")["hierarchy"].start_for(800) == 80
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_two_steps_at_full_size(name: str, tmp_path: Path) -> None:
+    """One with L_img alone and one with a tree, of as few images as batch norm and the queue allow."""
+    options = hirl.recipe(f"imagenet/{name}")
+    method = options["method"]
+    if name == "moco_v2":
+        method.bn_splits = 1
+    count = 4 if PAPER[name].backbone == "resnet50" else 2
+    pictures = np.random.default_rng(0).integers(0, 256, (count, 64, 64, 3), dtype=np.uint8)
+    hierarchy = replace(options["hierarchy"], levels=(2,), start_epoch=1)
+    told = {"hierarchy": hierarchy, "epochs": 2, "batch_size": count, "accelerator": "cpu", "knn_every": 0}
+    run = hirl.pretrain(pictures, **options | told, out=tmp_path / "run", workers=0)
+    assert run.finished
+    losses = [line for line in run.metrics() if "loss_image" in line]
+    assert losses[0]["loss_spd"] == 0
+    assert losses[1]["loss_spd"] > 0
+    width = sum(weight.numel() for weight in run.encoder.parameters())
+    assert width > 20e6
