@@ -12,11 +12,17 @@ from typing import Any, NoReturn
 from jsonargparse import ArgumentParser
 
 from hirl.commands.cluster import CLUSTER, DEMO
+from hirl.commands.compare import COMPARE
+from hirl.commands.evaluate import EMBED, EVALUATE
 from hirl.commands.images import IMAGES, VIEWS
 from hirl.commands.pretrain import PRETRAIN, STOPPED
 from hirl.commands.runs import RUNS, SHOW
+from hirl.commands.tune import TUNE
 
-COMMANDS = {command.name: command for command in (DEMO, PRETRAIN, SHOW, RUNS, IMAGES, VIEWS, CLUSTER)}
+COMMANDS = {
+    command.name: command
+    for command in (DEMO, PRETRAIN, EVALUATE, COMPARE, TUNE, EMBED, SHOW, RUNS, IMAGES, VIEWS, CLUSTER)
+}
 MISTAKE = 2
 
 ABOUT = """hirl learns hierarchical image representations from unlabelled pictures.
@@ -25,6 +31,8 @@ examples:
   hirl demo                                            a tree of handwritten digits, in seconds
   hirl pretrain photos/ --method DINO --epochs 100     learn from a folder of images; the same command continues
   hirl pretrain photos/ --method MoCoV2 --hierarchy null   the method alone, as a baseline
+  hirl evaluate runs/photos-dino-hirl-0 knn linear     how good its encoder is, where there are labels
+  hirl embed runs/photos-dino-hirl-0 --out z.npz       features, z0 … zL and paths of its images, for use elsewhere
   hirl show runs/photos-dino-hirl-0                    a run as a page of text
   hirl images photos/ --out sheet.png                  what is in a folder, and a contact sheet of it
   hirl views photos/ --method dino --out views.png     what a network would see of it
@@ -44,7 +52,10 @@ class Parser(ArgumentParser):
 # How the parser says things, and how a user would: what a command's argument is called, what a number must be.
 REWORDED = (
     (r"^.*Union subtypes .*?Errors: - (.*?)(?: - Expected a <class 'NoneType'>.*)?(?: Given value type:.*)?$", r"\1"),
-    (r"^the following arguments are required: (?:\w+\.)?(features|source|run|data)$", r"the argument \1 is missing"),
+    (
+        r"^the following arguments are required: (?:\w+\.)?(features|source|subject|run|data)(?:, .*)?$",
+        r"the argument \1 is missing",
+    ),
     (r"^the following arguments are required: (?:\w+\.)?(\w+)$", r"the option --\1 is missing"),
     (r"^Parser key \"([^\"]+)\"(?: element \d+)?:", r"--\1:"),
     (
@@ -110,12 +121,18 @@ def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
 
 def _parser(said: str | None) -> ArgumentParser:
     """With the options of the command that was said; those of others stay unread, for they import much."""
-    parser = Parser(prog="hirl", description=ABOUT, formatter_class=RawDescriptionHelpFormatter, version=None)
+    parser = Parser(
+        prog="hirl",
+        description=ABOUT,
+        formatter_class=RawDescriptionHelpFormatter,
+        version=None,
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument("--debug", action="store_true", help="show where a mistake was found, as a traceback")
     commands = parser.add_subcommands(required=False, title="commands")
     for command in COMMANDS.values():
-        child = Parser(description=command.about)
+        child = Parser(description=command.about, allow_abbrev=False)
         if command.name == said:
             command.options(child)
         commands.add_subcommand(command.name, child, help=command.about)

@@ -1,0 +1,42 @@
+"""Tables of plain cells, as text for the terminal and as Markdown and CSV for files."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from hirl.files import written_whole
+
+Cells = list[list[str]]  # the heading first
+
+
+def write_tables(folder: Path, tables: Mapping[str, Cells]) -> None:
+    """tables.md with all of them, and a CSV file of each."""
+    with written_whole(folder / "tables.md") as aside:
+        aside.write_text("\n".join(f"## {name}\n\n{markdown(cells)}" for name, cells in tables.items()), "utf-8")
+    for name, cells in tables.items():
+        with (
+            written_whole(folder / f"{name.replace(' ', '_')}.csv") as aside,
+            aside.open("w", encoding="utf-8", newline="") as file,
+        ):
+            csv.writer(file).writerows(cells)
+
+
+def markdown(cells: Cells) -> str:
+    heading, *rows = [[cell.replace("|", "\\|") for cell in row] for row in cells]
+    lines = [heading, ["---"] * len(heading), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def print_tables(tables: Mapping[str, Cells]) -> None:
+    console = Console()
+    for name, (heading, *rows) in tables.items():
+        table = Table(*map(escape, heading), title=escape(name), title_justify="left")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table)
