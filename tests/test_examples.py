@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import numpy as np
+import torch
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -17,3 +22,56 @@ def test_a_loop_of_ones_own_gains_a_tree() -> None:
     assert "loss_spd 0.000" in lines[0]
     assert "loss_spd 0.000" not in lines[2]
     assert lines[-1].startswith("level 2: 10 nodes")
+
+
+def hirl(*words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hirl.cli", *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES)}
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+
+
+def test_a_seventh_method_trains_continues_and_is_evaluated(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    colours = rng.integers(0, 256, (4, 1, 1, 3))
+    labels = rng.integers(0, 4, 240)
+    pictures = np.clip(colours[labels] + rng.integers(-20, 20, (240, 16, 16, 3)), 0, 255).astype(np.uint8)
+    for part in ("train", "val"):
+        np.savez(tmp_path / f"{part}.npz", images=pictures, labels=labels)
+    told = [
+        "--method",
+        "simclr.SimCLR",
+        "--method.backbone",
+        "resnet10t",
+        "--method.backbone_args",
+        "{channels: [8, 8, 16, 16]}",
+    ]
+    told += ["--batch_size", "80", "--epochs", "3", "--accelerator", "cpu", "--out", "run"]
+    words = ["pretrain", "train.npz", *told, "--hierarchy.levels", "8", "2", "--hierarchy.start_epoch", "1"]
+    trained = hirl(*words, folder=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert "SimCLR on 240 images" in trained.stdout
+    assert "is finished" in hirl(*words, folder=tmp_path).stdout
+    scored = hirl("evaluate", "run", "knn", "--test_data", "val.npz", "--knn.ks", "10", folder=tmp_path)
+    assert scored.returncode == 0, scored.stderr
+    written = hirl("embed", "run", "--out", "z.npz", folder=tmp_path)
+    assert "give its class with method" in written.stderr  # a file names no code
+    written = hirl("embed", "run", "--method", "simclr.SimCLR", "--out", "z.npz", folder=tmp_path)
+    assert written.returncode == 0, written.stderr
+    z = np.load(tmp_path / "z.npz")
+    assert z["z2"].shape == (240, 128)
+
+
+def test_the_seventh_methods_loss_is_what_it_says() -> None:
+    spec = importlib.util.spec_from_file_location("simclr", EXAMPLES / "simclr.py")
+    assert spec is not None
+    assert spec.loader is not None
+    simclr = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(simclr)
+    first, second = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).unbind()
+    views = [row / row.norm() for row in (*first, *second)]
+    terms = []
+    for place, view in enumerate(views):
+        partner = (place + 5) % 10
+        others = [torch.exp(view @ other / 0.2) for at, other in enumerate(views) if at != place]
+        terms.append(-torch.log(torch.exp(view @ views[partner] / 0.2) / sum(others)))
+    torch.testing.assert_close(simclr.contrast(first, second, 0.2), torch.stack(terms).mean())

@@ -1,0 +1,154 @@
+"""What HIRL adds to an epoch: stage two with the bank and with the full pass over the baseline, and where time goes.
+
+    python -m benchmarks.epoch                          # the small recipes on the built-in pictures
+    python -m benchmarks.epoch small/dino --data FOLDER # one of them on images of your own
+
+The three arms of a recipe take turns, epoch by epoch in one process, so that other work on the machine touches all
+alike; the fastest epoch of each counts. The first epochs do not: they warm up, and build the first tree from nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from rich.table import Table
+
+from hirl.data.loader import EvaluationLoader, Loader
+from hirl.data.sources import ImageSet, open_images
+from hirl.data.sources.memory import in_memory
+from hirl.hierarchy.paths import SemanticPaths
+from hirl.methods.base import Plan
+from hirl.recipes import recipe, recipe_names
+from hirl.train.hierarchy import Hierarchy
+from hirl.train.loop import Loop
+from hirl.train.report import Silent
+
+PAPER = {"MoCoV2": 1.28, "SimSiam": 1.74, "SwAV": 1.36, "MoCoV3": 1.64, "DINO": 1.24, "IBOT": 1.23}
+STAGES = ("data", "forward", "SPD", "backward", "update", "features", "kmeans", "rest")
+WARM_UP = 2  # the first epoch has no tree, the second builds it from nothing
+
+
+class Stopwatch(Silent):
+    """Seconds by stage. What is wrapped within another wrapped call counts for the inner stage alone."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._inner = 0.0
+
+    def wrap(self, owner: Any, name: str, stage: str) -> None:
+        work: Callable[..., Any] = getattr(owner, name)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            outer, self._inner = self._inner, 0.0
+            start = perf_counter()
+            given = work(*arguments, **named)
+            taken = perf_counter() - start
+            self.seconds[stage] += taken - self._inner
+            self._inner = outer + taken
+            return given
+
+        setattr(owner, name, timed)
+
+    def refreshed(self, _epoch: int, seconds: dict[str, float], _paths: SemanticPaths) -> None:  # type: ignore[override]
+        for stage, taken in seconds.items():
+            self.seconds[stage] += taken
+
+
+def made(name: str, images: ImageSet, hierarchy: Hierarchy | None, epochs: int) -> tuple[Loop, Stopwatch]:
+    """One arm of a recipe, ready to be trained epoch by epoch."""
+    options = recipe(name)
+    method, size = options["method"], options["image_size"]
+    loader = Loader(images, method.views(size), batch_size=options["batch_size"])
+    plan = Plan(epochs, len(loader), options["batch_size"], size)
+    torch.manual_seed(0)
+    method.build(plan)
+    paths = None
+    if hierarchy is not None:
+        paths = SemanticPaths(
+            method.dim,
+            hierarchy.levels_for(len(images)),
+            negatives=hierarchy.negatives,
+            head_layers=hierarchy.head_layers,
+        )
+    watch = Stopwatch()
+    loop = Loop(
+        fabric=Fabric(accelerator="cpu", devices=1),
+        method=method,
+        paths=paths,
+        hierarchy=hierarchy,
+        plan=plan,
+        loader=loader,
+        whole=EvaluationLoader(images, size=size),
+        N=len(images),
+        seed=0,
+        observer=watch,
+        save=lambda _: None,
+    )
+    watch.wrap(loop.joint, "forward", "SPD")
+    watch.wrap(method, "forward", "forward")
+    watch.wrap(loop.fabric, "backward", "backward")
+    for owner, step in ((loop.optimiser, "step"), (method, "before_update"), (method, "after_step")):
+        watch.wrap(owner, step, "update")
+    return loop, watch
+
+
+def epoch(loop: Loop, watch: Stopwatch) -> dict[str, float]:
+    watch.seconds.clear()
+    waited, start = loop.loader.waited, perf_counter()
+    loop.fit_epoch()
+    total = perf_counter() - start
+    spent = {**watch.seconds, "data": loop.loader.waited - waited}
+    return {"total": total, "rest": total - sum(spent.values()), **spent}
+
+
+def compare(name: str, images: ImageSet, repeats: int, console: Console) -> list[str]:
+    options = recipe(name)
+    hierarchy = replace(options["hierarchy"], start_epoch=1)
+    arms = {
+        "baseline": made(name, images, None, repeats + WARM_UP),
+        "HIRL, bank": made(name, images, replace(hierarchy, features="bank"), repeats + WARM_UP),
+        "HIRL, full pass": made(name, images, replace(hierarchy, features="pass"), repeats + WARM_UP),
+    }
+    taken: dict[str, list[dict[str, float]]] = defaultdict(list)
+    for count in range(repeats + WARM_UP):
+        for arm, (loop, watch) in arms.items():
+            spent = epoch(loop, watch)
+            if count >= WARM_UP:
+                taken[arm].append(spent)
+    best = {arm: min(epochs, key=lambda spent: spent["total"]) for arm, epochs in taken.items()}
+    method = type(options["method"]).__name__
+    title = f"{method}, {len(images):,} images, levels {hierarchy.levels_for(len(images))}: seconds of an epoch"
+    table = Table("arm", "epoch", *STAGES, title=title, title_justify="left")
+    for arm, spent in best.items():
+        table.add_row(arm, *(f"{spent.get(stage, 0.0):.2f}" for stage in ("total", *STAGES)))
+    console.print(table)
+    base = best["baseline"]["total"]
+    ratios = [f"{best[arm]['total'] / base:.3f}×" for arm in ("HIRL, bank", "HIRL, full pass")]
+    return [method, *ratios, f"{PAPER[method]}×", f"{len(images) / base:,.0f}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    small = [name for name in recipe_names() if name.startswith("small/")]
+    parser.add_argument("recipes", nargs="*", default=small, metavar="recipe", help=f"of {', '.join(small)}")
+    parser.add_argument("--data", default="shapes", help="images to train on; the built-in pictures when left out")
+    parser.add_argument("--repeats", type=int, default=5, help="epochs of each arm that count")
+    arguments = parser.parse_args()
+    torch.set_num_threads(2)
+    images, console = in_memory(open_images(arguments.data)), Console(width=120)
+    summary = Table("method", "bank / baseline", "full pass / baseline", "paper", "baseline images/s")
+    for name in arguments.recipes:
+        summary.add_row(*compare(name, images, arguments.repeats, console))
+    console.print(summary)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Images a second of training: hirl against the same methods built from lightly's components, in one run.
+
+    python -m benchmarks.training                 # on the built-in pictures
+    python -m benchmarks.training --data FOLDER   # on images of your own
+
+Both sides train the network of the small recipe with the same batch, number and size of views and augmentations. The
+other side has lightly's transforms on Pillow images in memory, a DataLoader with two persistent workers, its heads,
+losses, queue and momentum updates, and torch's optimiser. Epochs alternate and the fastest of each counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from time import perf_counter
+from typing import Any
+
+import torch
+from lightly.loss import DINOLoss, NTXentLoss
+from lightly.models.modules.heads import DINOProjectionHead, MoCoProjectionHead
+from lightly.models.utils import batch_shuffle, batch_unshuffle, deactivate_requires_grad, update_momentum
+from lightly.transforms.dino_transform import DINOTransform
+from lightly.transforms.moco_transform import MoCoV2Transform
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from benchmarks.epoch import made
+from benchmarks.views import WORKERS, Pictures, Transform
+from hirl.backbones import make_backbone, width
+from hirl.data.sources import ImageSet, open_images
+from hirl.data.sources.memory import in_memory
+from hirl.data.view_recipes import local_size
+from hirl.methods import DINO, MoCoV2
+from hirl.recipes import recipe
+
+Step = Callable[[Sequence[Tensor]], None]
+
+
+def lightly_moco(method: MoCoV2, size: int) -> tuple[Transform, Step]:
+    backbone = make_backbone(method.backbone, **method.backbone_args or {})
+    features = width(backbone)
+    head = MoCoProjectionHead(features, method.hidden or features, method.dim)
+    query = nn.Sequential(backbone, head)
+    key = deepcopy(query)
+    deactivate_requires_grad(key)
+    criterion = NTXentLoss(temperature=method.temperature, memory_bank_size=(method.queue_length, method.dim))
+    optimiser = torch.optim.SGD(query.parameters(), lr=method.lr, momentum=0.9, weight_decay=method.weight_decay)
+
+    def step(views: Sequence[Tensor]) -> None:
+        update_momentum(query, key, m=method.momentum)
+        first, second = views
+        queries = query(first)
+        with torch.no_grad():
+            shuffled, order = batch_shuffle(second)
+            keys = batch_unshuffle(key(shuffled), order)
+        loss = criterion(queries, keys)
+        loss.backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    # Below 64 pixels hirl's recipe does not blur: neither does lightly's here.
+    return MoCoV2Transform(input_size=size, gaussian_blur=0.0), step
+
+
+def lightly_dino(method: DINO, size: int) -> tuple[Transform, Step]:
+    student, teacher = (make_backbone(method.backbone, **method.backbone_args or {}) for _ in range(2))
+    heads = [
+        DINOProjectionHead(
+            width(student),
+            method.hidden,
+            method.dim,
+            method.prototypes,
+            freeze_last_layer=int(method.frozen_epochs) if learns else -1,
+        )
+        for learns in (True, False)
+    ]
+    for network in (teacher, heads[1]):
+        deactivate_requires_grad(network)
+    criterion = DINOLoss(output_dim=method.prototypes)
+    optimiser = torch.optim.AdamW([*student.parameters(), *heads[0].parameters()], lr=method.lr)
+
+    def step(views: Sequence[Tensor]) -> None:
+        update_momentum(student, teacher, m=method.teacher_momentum)
+        update_momentum(heads[0], heads[1], m=method.teacher_momentum)
+        with torch.no_grad():
+            targets = [heads[1](teacher(view)) for view in views[:2]]
+        loss = criterion(targets, [heads[0](student(view)) for view in views], epoch=2)
+        loss.backward()
+        heads[0].cancel_last_layer_gradients(current_epoch=2)
+        optimiser.step()
+        optimiser.zero_grad()
+
+    transform = DINOTransform(
+        global_crop_size=size,
+        global_crop_scale=(0.25, 1.0),
+        local_crop_size=method.local_size or local_size(size),
+        local_crop_scale=(0.05, 0.25),
+        n_local_views=method.local_crops,
+        gaussian_blur=(0.0, 0.0, 0.0),
+    )
+    return transform, step
+
+
+LIGHTLY: dict[str, Callable[[Any, int], tuple[Transform, Step]]] = {
+    "small/moco_v2": lightly_moco,
+    "small/dino": lightly_dino,
+}
+
+
+def compare(name: str, images: ImageSet, pictures: list[Image.Image], repeats: int) -> tuple[str, ...]:
+    options = recipe(name)
+    transform, step = LIGHTLY[name](options["method"], options["image_size"])
+    batches: DataLoader[Any] = DataLoader(
+        Pictures(pictures, transform),
+        batch_size=options["batch_size"],
+        shuffle=True,
+        drop_last=True,
+        num_workers=WORKERS,
+        persistent_workers=True,
+    )
+    loop, _ = made(name, images, None, repeats + 1)
+    times: list[tuple[float, float]] = []
+    for _ in range(repeats + 1):
+        start = perf_counter()
+        loop.fit_epoch()
+        between = perf_counter()
+        for views in batches:
+            step(views)
+        times.append((between - start, perf_counter() - between))
+    ours, theirs = (min(column) for column in zip(*times[1:], strict=True))  # the first warms up
+    count = len(batches) * options["batch_size"]
+    method = type(options["method"]).__name__
+    return method, f"{count / ours:,.0f}", f"{count / theirs:,.0f}", f"{theirs / ours:.2f}×"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipes", nargs="*", default=list(LIGHTLY), metavar="recipe", help=f"of {', '.join(LIGHTLY)}")
+    parser.add_argument("--data", default="shapes", help="images to train on; the built-in pictures when left out")
+    parser.add_argument("--repeats", type=int, default=3, help="epochs of each side that count, after one to warm up")
+    arguments = parser.parse_args()
+    torch.set_num_threads(2)
+    images = in_memory(open_images(arguments.data))
+    pictures = [Image.fromarray(images.read(place).permute(1, 2, 0).numpy()) for place in range(len(images))]
+    table = Table("method", "hirl images/s", "lightly images/s", "ratio")
+    for name in arguments.recipes:
+        table.add_row(*compare(name, images, pictures, arguments.repeats))
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

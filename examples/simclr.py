@@ -1,0 +1,92 @@
+"""A seventh method in one file: SimCLR (Chen et al. 2020), which the package does not know.
+
+    PYTHONPATH=examples hirl pretrain shapes --method simclr.SimCLR --epochs 10
+    PYTHONPATH=examples hirl pretrain shapes --method simclr.SimCLR --epochs 10 --hierarchy null
+    hirl evaluate runs/Shapes-train-32-px-seed-0-simclr-hirl-0 knn
+
+HIRL, restarts, several processes, the watch over collapse and every evaluation come with it. The constructor stores
+its typed arguments, which become options of the command; `build` makes the networks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hirl.backbones import make_backbone, width
+from hirl.data import view_recipes
+from hirl.data.views import View
+from hirl.methods import Method
+from hirl.methods.base import Output, Plan, Rates, warmed_up_cosine
+
+
+class SimCLR(Method):
+    """Each view finds the other view of its image among all views of the batch."""
+
+    def __init__(
+        self,
+        *,
+        backbone: str = "resnet18",
+        backbone_args: dict[str, Any] | None = None,
+        dim: int = 128,
+        temperature: float = 0.2,
+        lr: float = 1e-3,
+        weight_decay: float = 1e-4,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.backbone_args = backbone_args
+        self.dim = dim
+        self.temperature = temperature
+        self.lr = lr
+        self.weight_decay = weight_decay
+
+    def build(self, plan: Plan) -> None:
+        self.plan = plan
+        self.network = make_backbone(self.backbone, **self.encoder_args)
+        features = width(self.network)
+        self.head = nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, self.dim))
+
+    @property
+    def encoder(self) -> nn.Module:
+        return self.network
+
+    def views(self, image_size: int) -> tuple[View, ...]:
+        return view_recipes.moco_v2(image_size)
+
+    def forward(self, views: list[Tensor], masks: list[Tensor | None], step: int) -> Output:  # noqa: ARG002
+        z = self.embed(torch.cat(views))  # (2 · B, D)
+        first, second = z.chunk(2)
+        loss = contrast(first, second, self.temperature)
+        return Output(loss=loss, z0=first, target_z0=second.detach())
+
+    def embed(self, images: Tensor) -> Tensor:
+        z0: Tensor = self.head(self.network(images.contiguous(memory_format=torch.channels_last)))
+        return z0
+
+    def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:
+        return [{"params": [weight for weight in module.parameters() if weight.requires_grad]}]
+
+    def optimiser(self, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(groups, lr=self.peak_lr, weight_decay=self.weight_decay)
+
+    @property
+    def peak_lr(self) -> float:
+        return self.lr * self.plan.batch_size / 256
+
+    def rates(self, step: int) -> Rates:
+        lr = warmed_up_cosine(self.plan, step, peak=self.peak_lr, warmup_epochs=1, start=0.0, end=0.0)
+        return Rates(lr=lr, weight_decay=self.weight_decay)
+
+
+def contrast(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """The mean of −log p(other view of the own image | all other views) over both views of this process's images."""
+    z = F.normalize(torch.cat((first, second)), dim=1)
+    logits = (z @ z.T / temperature).fill_diagonal_(float("-inf"))
+    count = len(first)
+    partner = torch.arange(2 * count, device=z.device).roll(count)
+    return F.cross_entropy(logits, partner)
