@@ -59,7 +59,19 @@ MAY_IMPORT = {
         "tuning",
     },
     "cli": {"commands"},
-    "__init__": {"comparison", "data", "evals", "evaluation", "hierarchy", "methods", "recipes", "run", "train", "tuning"},
+    # everything with a public name
+    "__init__": {
+        "comparison",
+        "data",
+        "evals",
+        "evaluation",
+        "hierarchy",
+        "methods",
+        "recipes",
+        "run",
+        "train",
+        "tuning",
+    },
 }
 IMPLIED = {"tensorboard"}  # by torch.utils.tensorboard
 OPTIONAL = {"datasets", "pyarrow", "wandb"}  # used when they are there, and asked for in words when not

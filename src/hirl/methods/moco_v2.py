@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl.backbones import make_backbone
+from hirl.backbones import make_backbone, open_residual_branches
 from hirl.backbones import width as width_of
 from hirl.data import view_recipes
 from hirl.data.views import View
@@ -72,7 +72,7 @@ class MoCoV2(Method):
 
         self._check(plan)
         self.plan = plan
-        network = make_backbone(self.backbone, **self._open_residual_branches() | self.encoder_args)
+        network = make_backbone(self.backbone, **open_residual_branches(self.backbone) | self.encoder_args)
         if self.bn_splits > ranks.size():
             split_batch_norm(network, self.bn_splits // ranks.size())
         width = width_of(network)
@@ -82,13 +82,6 @@ class MoCoV2(Method):
         self.queue: Tensor
         self.register_buffer("queue", F.normalize(torch.randn(self.queue_length, self.dim), dim=1))  # (K, D)
         self._new_keys: list[Tensor] = []  # of this step's batches, until the optimiser has moved
-
-    def _open_residual_branches(self) -> dict[str, Any]:
-        """timm starts a ResNet's residual branches at 0, the original network does not."""
-        import timm
-
-        is_resnet = timm.is_model(self.backbone) and timm.models.is_model_in_modules(self.backbone, ["resnet"])
-        return {"zero_init_last": False} if is_resnet else {}
 
     def _check(self, plan: Plan) -> None:
         if self.queue_length < plan.batch_size or self.queue_length % plan.batch_size:

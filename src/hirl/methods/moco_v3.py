@@ -82,13 +82,14 @@ class MoCoV3(Method):
         self.key = deepcopy(self.query).requires_grad_(False)
 
     def _check(self, plan: Plan) -> None:
+        from timm.layers.hybrid_embed import HybridEmbed
         from timm.layers.patch_embed import PatchEmbed
         from timm.models.vision_transformer import VisionTransformer
 
         outline = backbones.outline(self.backbone, **self.encoder_args)
         if (
             not isinstance(outline, VisionTransformer)
-            or not isinstance(outline.patch_embed, PatchEmbed)
+            or not isinstance(outline.patch_embed, PatchEmbed | HybridEmbed)
             or outline.pos_embed is None
         ):
             raise ValueError(
@@ -189,14 +190,18 @@ def mlp(*widths: int) -> nn.Module:
 def fix_patches(backbone: Any) -> None:
     """Positions become sines and cosines of row and column, patches a random projection; neither is trained (Sec. 4).
 
-    They stay where timm keeps them, so that the weights are those of timm's own network.
+    They stay where timm keeps them, so that the weights are those of timm's own network. A convolutional stem is
+    trained, as it is in the original.
     """
+    from timm.layers.patch_embed import PatchEmbed
     from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 
     positions = backbone.pos_embed  # (1, prefix + rows · columns, width); the prefix, [CLS] and the like, has none
     grid = build_sincos2d_pos_embed(list(backbone.patch_embed.grid_size), positions.shape[2], interleave_sin_cos=True)
     positions.zero_()[0, -len(grid) :] = grid
     positions.requires_grad_(False)
+    if not isinstance(backbone.patch_embed, PatchEmbed):
+        return
     projection = backbone.patch_embed.proj
     nn.init.xavier_uniform_(projection.weight.view(len(projection.weight), -1))  # as the linear layer that it is
     if projection.bias is not None:

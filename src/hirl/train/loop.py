@@ -24,7 +24,6 @@ from hirl.hierarchy.kmeans import Progress
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.ranks import Ranks
 from hirl.methods.base import Method, Plan
-from hirl.methods.split_batch_norm import average_statistics
 from hirl.train.features import Bank, embedded
 from hirl.train.hierarchy import Hierarchy
 from hirl.train.joint import Joint, Losses
@@ -146,8 +145,6 @@ class Loop:
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.method.after_step(self.step)
-        if self.paths is not None:
-            average_statistics(self.paths)
         return losses
 
     def _look(self, losses: Losses, batch: Batch) -> None:

@@ -22,6 +22,7 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.memory import in_memory
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.methods.base import Method, Plan
+from hirl.methods.sync_batch_norm import synchronise_batch_norm
 from hirl.run import Run
 from hirl.train.checkpoint import load_checkpoint, save_checkpoint
 from hirl.train.hierarchy import Hierarchy
@@ -145,6 +146,7 @@ def pretrain(
                 head_layers=hierarchy.head_layers,
                 weight=hierarchy.weight,
             )
+            synchronise_batch_norm(paths)
         state = load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() else None
         start = 0 if state is None else int(state["step"])
         if fabric.is_global_zero:
