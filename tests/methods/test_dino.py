@@ -66,6 +66,7 @@ def test_published_settings() -> None:
     method.plan = Plan(epochs=400, steps_per_epoch=1251, batch_size=1024, image_size=224)
     assert (method.backbone, method.dim, method.hidden, method.prototypes) == ("vit_base_patch16_224", 256, 2048, 65536)
     assert (method.student_temperature, method.centre_momentum, method.clip, method.drop_path) == (0.1, 0.9, 0.3, 0.1)
+    assert (method.teacher_momentum, method.frozen_epochs, method.head_batch_norm) == (0.996, 3, False)
     assert method.peak_lr == pytest.approx(3e-3)
     assert method.rates(0).lr == 0
     assert method.rates(10 * 1251).lr == pytest.approx(3e-3)
@@ -166,6 +167,18 @@ def test_centre_follows_the_teachers_logits_of_the_global_views(method: DINO, pl
         run.take_step(method, optimiser, [views], step)
         expected = 0.9 * expected + 0.1 * logits.mean(0)
         torch.testing.assert_close(method.centre, expected)
+
+
+def test_centre_follows_the_batches_of_all_ranks(
+    method: DINO, plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = run.random_views(method, plan)
+    with torch.no_grad():
+        _, logits = method.teacher(views[:2])
+    other = torch.randn(method.prototypes)
+    monkeypatch.setattr(ranks, "mean", lambda mine: (mine + other) / 2)  # a second rank's mean is `other`
+    run.train(method, [views])
+    torch.testing.assert_close(method.centre, 0.1 * (logits.mean(0) + other) / 2)
 
 
 def test_the_loss_takes_the_centre_from_the_teacher(method: DINO, plan: Plan, run: ModuleType) -> None:

@@ -47,7 +47,7 @@ def hidden_of(masks: list[Tensor | None]) -> Tensor:
 def test_published_settings() -> None:
     method = IBOT()
     method.plan = Plan(epochs=400, steps_per_epoch=1251, batch_size=1024, image_size=224)
-    assert method.arguments == DINO().arguments | {"prototypes": 8192}
+    assert method.arguments == DINO().arguments | {"prototypes": 8192, "shared_head": True}
     assert method.peak_lr == pytest.approx(3e-3)
     views = method.views(224)
     assert [view.size for view in views] == [224] * 2 + [96] * 10
@@ -219,6 +219,25 @@ def test_centres_follow_crops_and_all_patches(small: dict[str, dict[str, Any]], 
 
 
 # The networks
+
+
+def test_patches_may_have_a_head_of_their_own(
+    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, generator: torch.Generator
+) -> None:
+    method = run.built("IBOT", small["IBOT"] | {"shared_head": False, "head_batch_norm": True}, plan)
+    student, teacher = method.student, method.teacher
+    assert student.patch_head is not student.head
+    for name, weight in student.own_patch_head.state_dict().items():
+        assert torch.equal(weight, teacher.own_patch_head.state_dict()[name])
+    views = [torch.randn(plan.batch_size, 3, view.size, view.size, generator=generator) for view in method.views(32)]
+    side = 32 // 8
+    masks = [torch.rand(plan.batch_size, side, side, generator=generator) < 0.3 for _ in range(2)]
+    output = method(views, [*masks, *[None] * (len(views) - 2)], 0)
+    output.loss.backward()
+    heads = (student.head, student.own_patch_head)
+    assert all(weight.grad is not None for head in heads for weight in head.parameters())
+    method.before_update(0)
+    assert all(head.last_layer.weight.grad is None for head in heads)
 
 
 def test_crops_and_patches_share_one_head(method: IBOT) -> None:

@@ -13,23 +13,38 @@ from hirl.data import view_recipes
 from hirl.data.views import View
 from hirl.methods.base import Output, Plan, full_precision
 from hirl.methods.dino import distillation
+from hirl.methods.heads import BottleneckHead
 from hirl.methods.self_distillation import Network, SelfDistillation
 
 
-class Student(Network):
+class PatchNetwork(Network):
+    """A head for crops, which patches share unless they have one of their own."""
+
+    def __init__(self, backbone: nn.Module, head: BottleneckHead) -> None:
+        super().__init__(backbone, head)
+        self.own_patch_head: BottleneckHead | None = None
+
+    @property
+    def patch_head(self) -> BottleneckHead:
+        return self.head if self.own_patch_head is None else self.own_patch_head
+
+    @property
+    def heads(self) -> list[BottleneckHead]:
+        return [self.head] if self.own_patch_head is None else [self.head, self.own_patch_head]
+
+
+class Student(PatchNetwork):
     """Crops in, with patches hidden in the global ones; z⁰ and logits of the crops and of the hidden patches out."""
 
     def forward(self, crops: list[Tensor], hidden: Tensor, mask_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Crops of V views, hidden (2 · B, h, w) → z⁰ (V · B, D), logits (V · B, K), hidden patches' logits (H, K)."""
         self.draw_drop_paths(crops[:2])
         pooled, patches = backbones.masked_tokens(self.backbone, torch.cat(crops[:2]), hidden, mask_token)
-        features = [pooled, *self.pooled(crops[2:])]
-        rows = len(crops) * len(crops[0])
-        z, logits = self.head(torch.cat((*features, patches[hidden.flatten(1)])))
-        return z[:rows], logits[:rows], logits[rows:]
+        z, logits = self.head(torch.cat([pooled, *self.pooled(crops[2:])]))
+        return z, logits, self.patch_head(patches[hidden.flatten(1)])[1]
 
 
-class Teacher(Network):
+class Teacher(PatchNetwork):
     """Whole global crops in; z⁰ and logits of the crops, and logits of some patches and of all on average out."""
 
     def forward(self, crops: list[Tensor], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -39,13 +54,11 @@ class Teacher(Network):
         2 · B · T · K, is that of the mean unit vector.
         """
         pooled, patches = backbones.tokens(self.backbone, torch.cat(crops))
-        count = len(pooled)
-        z = full_precision(self.head.mlp(torch.cat((pooled, patches.flatten(0, 1)))))
-        units = F.normalize(z, dim=1)
-        of_patches = units[count:]
-        rows = torch.cat((units[:count], of_patches[hidden.flatten()], of_patches.mean(0, keepdim=True)))
-        logits = self.head.last_layer(rows)
-        return z[:count], logits[:count], logits[count:-1], logits[-1]
+        z, logits = self.head(pooled)
+        units = F.normalize(full_precision(self.patch_head.mlp(patches.flatten(0, 1))), dim=1)
+        rows = torch.cat((units[hidden.flatten()], units.mean(0, keepdim=True)))
+        of_patches = self.patch_head.last_layer(rows)
+        return z, logits, of_patches[:-1], of_patches[-1]
 
 
 class IBOT(SelfDistillation):
@@ -53,9 +66,10 @@ class IBOT(SelfDistillation):
 
     Arguments
         backbone, backbone_args: a timm name and what timm takes for it; a vision transformer.
-        dim, hidden, prototypes: bottleneck (z⁰), hidden layers and outputs of the head, which crops and patches share.
+        dim, hidden, prototypes: bottleneck (z⁰), hidden layers and outputs of the head.
+        shared_head: crops and patches have one head, as in the paper; False gives patches one of their own.
         head_batch_norm: batch norm after the head's hidden layers. The originals have it as an option and train
-            without; short runs of small networks learn far sooner with it.
+            without; short runs of small networks learn far sooner with it, if patches have a head of their own.
         local_crops, local_size: small crops beside the two global ones (None: 3/7 of the image, in whole patches).
         student_temperature, teacher_temperature: of the two softmaxes, for crops and patches; the teacher's rises in
             a line from `teacher_temperature_start` over `teacher_temperature_epochs`.
@@ -80,6 +94,7 @@ class IBOT(SelfDistillation):
         dim: int = 256,
         hidden: int = 2048,
         head_batch_norm: bool = False,
+        shared_head: bool = True,
         prototypes: int = 8192,
         local_crops: int = 10,
         local_size: int | None = None,
@@ -104,6 +119,7 @@ class IBOT(SelfDistillation):
         self.dim = dim
         self.hidden = hidden
         self.head_batch_norm = head_batch_norm
+        self.shared_head = shared_head
         self.prototypes = prototypes
         self.local_crops = local_crops
         self.local_size = local_size
@@ -128,6 +144,12 @@ class IBOT(SelfDistillation):
         super().build(plan)
         # A matrix of one row, as in the original: it decays. It is no part of the encoder, which stays timm's.
         self.mask_token = nn.Parameter(torch.zeros(1, backbones.width(self.student.backbone)))
+
+    def _network(self, kind: type[Network], rate: float) -> Network:
+        network = super()._network(kind, rate)
+        if not self.shared_head:
+            network.own_patch_head = self._head(network.backbone)
+        return network
 
     # Views
 

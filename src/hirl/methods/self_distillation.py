@@ -25,6 +25,10 @@ class Network(nn.Module):
         self.head = head
         self.drop_paths = tuple(drop_path.own_drop_paths(backbone))
 
+    @property
+    def heads(self) -> list[BottleneckHead]:
+        return [self.head]
+
     def draw_drop_paths(self, crops: list[Tensor]) -> None:
         """For one batch of these crops, view by view."""
         if self.training:
@@ -102,6 +106,9 @@ class SelfDistillation(Method):
 
     def _network(self, kind: type[Network], rate: float) -> Network:
         backbone = backbones.make_backbone(self.backbone, drop_path=rate, **self.encoder_args)
+        return kind(backbone, self._head(backbone))
+
+    def _head(self, backbone: nn.Module) -> BottleneckHead:
         head = BottleneckHead(
             inputs=backbones.width(backbone),
             hidden=self.hidden,
@@ -110,7 +117,7 @@ class SelfDistillation(Method):
             batch_norm=self.head_batch_norm,
         )
         synchronise_batch_norm(head)
-        return kind(backbone, head)
+        return head
 
     def _check(self, plan: Plan) -> None:
         outline = backbones.outline(self.backbone, **self.encoder_args)
@@ -184,7 +191,8 @@ class SelfDistillation(Method):
     def before_update(self, step: int) -> None:
         """Lets the prototypes keep still in the first epochs and clips every parameter's gradient by itself."""
         if step < self.frozen_epochs * self.plan.steps_per_epoch:
-            self.student.head.last_layer.weight.grad = None
+            for head in self.student.heads:
+                head.last_layer.weight.grad = None
         gradients = [weight.grad for weight in self.parameters() if weight.grad is not None]
         if self.clip is not None and gradients:
             norms = torch.stack(torch._foreach_norm(gradients))
