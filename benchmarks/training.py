@@ -17,13 +17,11 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from lightly.loss import DINOLoss, IBOTPatchLoss, NTXentLoss, SwaVLoss
+from lightly.loss import DINOLoss, IBOTPatchLoss, NTXentLoss
 from lightly.models.modules import MaskedVisionTransformerTIMM
 from lightly.models.modules.heads import (
     DINOProjectionHead,
     MoCoProjectionHead,
-    SwaVProjectionHead,
-    SwaVPrototypes,
 )
 from lightly.models.utils import (
     batch_shuffle,
@@ -35,8 +33,6 @@ from lightly.models.utils import (
 from lightly.transforms.dino_transform import DINOTransform
 from lightly.transforms.ibot_transform import IBOTTransform
 from lightly.transforms.moco_transform import MoCoV2Transform
-from lightly.transforms.swav_transform import SwaVTransform
-from lightly.utils.lars import LARS
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
@@ -49,7 +45,7 @@ from hirl.backbones import make_backbone, patch_size, width
 from hirl.data.sources import ImageSet, open_images
 from hirl.data.sources.memory import in_memory
 from hirl.data.view_recipes import local_size
-from hirl.methods import DINO, IBOT, MoCoV2, SwAV
+from hirl.methods import DINO, IBOT, MoCoV2
 from hirl.recipes import recipe
 
 Step = Callable[[Sequence[Tensor]], None]
@@ -79,29 +75,6 @@ def lightly_moco(method: MoCoV2, size: int) -> tuple[Transform, Step]:
 
     # Below 64 pixels hirl's recipe does not blur: neither does lightly's here.
     return MoCoV2Transform(input_size=size, gaussian_blur=0.0), step
-
-
-def lightly_swav(method: SwAV, size: int) -> tuple[Transform, Step]:
-    backbone = make_backbone(method.backbone, **method.backbone_args or {})
-    head = SwaVProjectionHead(width(backbone), method.hidden, method.dim)
-    prototypes = SwaVPrototypes(method.dim, method.prototypes)
-    criterion = SwaVLoss(temperature=method.temperature, sinkhorn_epsilon=method.epsilon)
-    weights = [*backbone.parameters(), *head.parameters(), *prototypes.parameters()]
-    optimiser = LARS(weights, lr=method.lr, momentum=method.sgd_momentum, weight_decay=method.weight_decay)
-
-    def step(views: Sequence[Tensor]) -> None:
-        prototypes.normalize()
-        cosines = [prototypes(nn.functional.normalize(head(backbone(view)), dim=1)) for view in views]
-        criterion(cosines[:2], cosines[2:]).backward()
-        optimiser.step()
-        optimiser.zero_grad()
-
-    transform = SwaVTransform(
-        crop_sizes=(size, method.local_size or local_size(size)),
-        crop_counts=(2, method.local_crops),
-        gaussian_blur=0.0,
-    )
-    return transform, step
 
 
 def dino_heads(method: DINO | IBOT, inputs: int) -> list[DINOProjectionHead]:
@@ -192,7 +165,6 @@ def lightly_dino(method: DINO, size: int) -> tuple[Transform, Step]:
 LIGHTLY: dict[str, Callable[[Any, int], tuple[Transform, Step]]] = {
     "small/moco_v2": lightly_moco,
     "small/dino": lightly_dino,
-    "small/swav": lightly_swav,
     "small/ibot": lightly_ibot,
 }
 

@@ -43,7 +43,8 @@ def test_a_recipe_is_trained_by_its_name(tmp_path: Path) -> None:
 
     pictures = np.random.default_rng(0).integers(0, 256, (300, 32, 32, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=pictures)
-    words = ["pretrain", str(tmp_path / "images.npz"), "--config", "small/moco_v2", "--epochs", "1"]
+    # Options come on top of the recipe, also those before it on the line.
+    words = ["pretrain", str(tmp_path / "images.npz"), "--epochs", "1", "--config", "small/moco_v2"]
     smaller = ["--hierarchy", "null", "--batch_size", "64", "--method.queue_length", "64", "--accelerator", "cpu"]
     assert main([*words, *smaller, "--out", str(tmp_path / "run")]) == 0
     config = Run(tmp_path / "run").config

@@ -53,7 +53,15 @@ def prepared(words: Sequence[str]) -> list[str]:
     for place in (place + 1 for place, word in enumerate(parted[:-1]) if word == "--config"):
         parted[place] = str(recipe_file(parted[place]))
     check_class_paths(parted)
-    return joined_levels(parted)
+    return joined_levels(configs_first(parted))
+
+
+def configs_first(words: Sequence[str]) -> list[str]:
+    """The parser takes what comes last: so that options come on top of a config, wherever it stands on the line."""
+    places = [place for place, word in enumerate(words[:-1]) if word == "--config"]
+    configs = [word for place in places for word in words[place : place + 2]]
+    others = [word for place, word in enumerate(words) if place not in places and place - 1 not in places]
+    return [*others[:1], *configs, *others[1:]]
 
 
 def joined_levels(words: Sequence[str]) -> list[str]:
