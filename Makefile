@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test test-long lint demo bench clean
+.PHONY: install test test-long test-details lint demo bench clean
 
 install: .venv/.installed
 
@@ -18,6 +18,10 @@ test: install lint
 
 test-long: install
 	$(BIN)/python -m pytest -m long
+
+# Breaks each detail of the methods in turn and expects a test to fail.
+test-details: install
+	$(BIN)/python tests/break_details.py
 
 lint: install
 	$(BIN)/ruff check .

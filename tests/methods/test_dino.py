@@ -70,8 +70,10 @@ def test_published_settings() -> None:
     assert method.peak_lr == pytest.approx(3e-3)
     assert method.rates(0).lr == 0
     assert method.rates(10 * 1251).lr == pytest.approx(3e-3)
+    assert method.rates(140 * 1251).lr == pytest.approx(2e-6 + 0.75 * (3e-3 - 2e-6))  # a third of the way: a cosine
     assert method.rates(method.plan.steps).lr == pytest.approx(2e-6)
     assert method.rates(0).weight_decay == pytest.approx(0.04)
+    assert method.rates(method.plan.steps // 4).weight_decay == pytest.approx(0.4 - 0.36 * (2 + math.sqrt(2)) / 4)
     assert method.rates(method.plan.steps // 2).weight_decay == pytest.approx(0.22)
     assert method.rates(method.plan.steps).weight_decay == pytest.approx(0.4)
     views = method.views(224)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl.backbones import make_backbone
-from hirl.methods import MoCoV2
+from hirl.methods import MoCoV2, ranks
 from hirl.methods.base import Plan
 from hirl.methods.moco_v2 import info_nce
 from hirl.methods.split_batch_norm import SplitBatchNorm2d, split_batch_norm
@@ -59,6 +59,7 @@ def test_published_settings() -> None:
     assert (method.momentum, method.temperature, method.sgd_momentum) == (0.999, 0.2, 0.9)
     assert method.peak_lr == 0.03
     assert method.rates(0) == dataclasses.replace(method.rates(0), lr=0.03, weight_decay=1e-4)
+    assert method.rates(method.plan.steps // 4).lr == pytest.approx(0.03 * (2 + math.sqrt(2)) / 4)  # a cosine
     assert method.rates(method.plan.steps // 2).lr == pytest.approx(0.015)
     assert method.rates(method.plan.steps - 1).lr < 1e-10
     method.plan = dataclasses.replace(method.plan, batch_size=64)
@@ -110,7 +111,9 @@ def test_queue_takes_the_keys_after_the_loss_oldest_first(method: MoCoV2, plan: 
 
 
 def test_queue_is_part_of_the_state(method: MoCoV2) -> None:
-    assert torch.equal(method.state_dict()["queue"], method.queue)
+    state = method.state_dict()
+    assert "queue" in state
+    assert torch.equal(state["queue"], method.queue)
 
 
 @pytest.mark.parametrize(("length", "fitting"), [(40, 32), (8, 16), (41, 48)])
@@ -189,6 +192,28 @@ def test_keys_are_normalised_in_shuffled_groups(method: MoCoV2, plan: Plan, run:
         in_order = twin(views[1])
     torch.testing.assert_close(output.target_z0, shuffled)
     assert not torch.allclose(output.target_z0, in_order, atol=1e-3)
+
+
+def test_keys_are_shuffled_over_the_images_of_all_ranks(
+    method: MoCoV2, plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = run.random_views(method, plan)[1]
+    embedded: list[Tensor] = []
+
+    def embed(mine: Tensor) -> Tensor:
+        embedded.append(mine)
+        return torch.zeros(len(mine), method.dim)
+
+    monkeypatch.setattr(method, "embed", embed)
+    monkeypatch.setattr(ranks, "size", lambda: 2)
+    monkeypatch.setattr(ranks, "joined", lambda mine: images if mine.ndim == 4 else mine.repeat(2, 1))
+    monkeypatch.setattr(ranks, "first", lambda order: order)
+    for rank in range(2):
+        monkeypatch.setattr(ranks, "rank", lambda rank=rank: rank)
+        torch.manual_seed(3)
+        method._keys(images.chunk(2)[rank])
+    torch.manual_seed(3)
+    assert torch.equal(torch.cat(embedded), images[torch.randperm(plan.batch_size)])
 
 
 def test_one_group_is_plain_batch_norm(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:

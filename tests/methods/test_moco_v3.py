@@ -16,6 +16,7 @@ from hirl.backbones import make_backbone
 from hirl.methods import MoCoV3, ranks
 from hirl.methods.base import Plan
 from hirl.methods.moco_v3 import contrast, fix_patches, mlp
+from hirl.methods.sync_batch_norm import SyncBatchNorm
 
 TINY: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 
@@ -105,6 +106,15 @@ def test_heads_have_batch_norm_everywhere_and_no_affine_part_at_their_end(method
         assert all(layer.bias is None for layer in linear)
         norms = [layer for layer in layers if isinstance(layer, nn.BatchNorm1d)]
         assert [norm.affine for norm in norms] == [True] * (len(norms) - 1) + [False]
+
+
+def test_batch_norm_is_over_all_ranks(
+    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "size", lambda: 2)
+    modules = run.built("MoCoV3", small["MoCoV3"], plan).modules()
+    norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    assert {type(norm) for norm in norms} == {SyncBatchNorm}
 
 
 def test_outputs_are_centred_over_the_batch() -> None:
@@ -236,6 +246,7 @@ def test_published_settings() -> None:
     assert method.rates(0).lr == 0
     assert method.rates(20 * 312).lr == pytest.approx(0.8e-3)
     assert method.rates(40 * 312).lr == pytest.approx(1.6e-3)
+    assert method.rates(130 * 312).lr == pytest.approx(1.6e-3 * (2 + math.sqrt(2)) / 4)  # a cosine
     assert method.rates(220 * 312).lr == pytest.approx(0.8e-3)
     assert method.rates(method.plan.steps).lr == pytest.approx(0)
     assert {method.rates(step).weight_decay for step in (0, method.plan.steps)} == {0.1}

@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl.data import view_recipes
-from hirl.methods import SimSiam
+from hirl.methods import SimSiam, ranks
 from hirl.methods.base import Plan
 from hirl.methods.simsiam import prediction_loss, spread
+from hirl.methods.sync_batch_norm import SyncBatchNorm
 
 
 @pytest.fixture
@@ -141,6 +142,15 @@ def test_hidden_layers_are_as_wide_as_told(small: dict[str, dict[str, Any]], pla
     assert [layer.out_features for layer in linear] == [20, 20, method.dim]
 
 
+def test_batch_norm_is_over_all_ranks(
+    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "size", lambda: 2)
+    modules = run.built("SimSiam", small["SimSiam"], plan).modules()
+    norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    assert {type(norm) for norm in norms} == {SyncBatchNorm}
+
+
 def test_residual_branches_start_closed(method: SimSiam) -> None:
     gains = [weight for name, weight in method.network.named_parameters() if name.endswith("bn2.weight")]
     assert len(gains) == 4
@@ -167,6 +177,7 @@ def test_published_settings() -> None:
     assert (method.backbone, method.dim, method.hidden, method.predictor_hidden) == ("resnet50", 2048, None, 512)
     assert method.peak_lr == 0.1
     assert method.rates(0) == dataclasses.replace(method.rates(0), lr=0.1, weight_decay=1e-4)
+    assert method.rates(method.plan.steps // 4).lr == pytest.approx(0.1 * (2 + math.sqrt(2)) / 4)  # a cosine
     assert method.rates(method.plan.steps // 2).lr == pytest.approx(0.05)
     assert method.rates(method.plan.steps - 1).lr < 1e-10
     method.plan = dataclasses.replace(method.plan, batch_size=64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from types import ModuleType
 from typing import Any
 
@@ -13,11 +14,12 @@ from lightly.loss import SwaVLoss
 from lightly.loss.swav_loss import sinkhorn as lightly_sinkhorn
 from torch import Tensor, nn
 
-from hirl.methods import SwAV
+from hirl.methods import SwAV, ranks
 from hirl.methods.base import Plan
 from hirl.methods.cross_view import cross_view_entropy
 from hirl.methods.lars import LARS
 from hirl.methods.swav import sinkhorn
+from hirl.methods.sync_batch_norm import SyncBatchNorm
 
 
 @pytest.fixture
@@ -43,6 +45,8 @@ def test_published_settings() -> None:
     assert method.rates(5 * 312).lr == pytest.approx((0.3 + 4.8) / 2)
     assert method.rates(10 * 312).lr == pytest.approx(4.8)
     assert method.rates(105 * 312).lr == pytest.approx((4.8 + 4.8e-3) / 2)
+    quarter = method.rates(10 * 312 + 190 * 312 // 4).lr  # a cosine: above the line
+    assert quarter == pytest.approx(4.8e-3 + (4.8 - 4.8e-3) * (2 + math.sqrt(2)) / 4)
     assert method.rates(method.plan.steps).lr == pytest.approx(4.8e-3)
     assert {method.rates(step).weight_decay for step in (0, 10_000)} == {1e-6}
     assert method.outputs == 3000
@@ -104,6 +108,18 @@ def test_assignments_use_all_prototypes_alike(generator: torch.Generator) -> Non
     torch.testing.assert_close(sinkhorn(scores, epsilon=0.05, iterations=3).sum(-1), torch.ones(1, 60))
 
 
+def test_assignments_are_balanced_over_the_rows_of_all_ranks(
+    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With one round the other rank's sums are known beforehand."""
+    scores = 2 * torch.rand(2, 12, 5, generator=generator) - 1
+    whole = sinkhorn(scores, epsilon=0.05, iterations=1)
+    mine, other = scores.chunk(2, dim=1)
+    others = ((other - 1) / 0.05).exp().sum(1)
+    monkeypatch.setattr(ranks, "mean", lambda sums: (sums + others) / 2)
+    torch.testing.assert_close(sinkhorn(mine, epsilon=0.05, iterations=1), whole[:, :6])
+
+
 def test_the_farthest_cosines_are_still_numbers() -> None:
     scores = torch.full((1, 4, 3), -1.0)
     scores[0, 0, 0] = 1
@@ -155,6 +171,15 @@ def test_crops_of_equal_size_share_a_batch_and_all_share_the_projectors(
     assert seen == [(32, 3, 32, 32), (32, 3, 16, 16), (64, 16)]
 
 
+def test_batch_norm_is_over_all_ranks(
+    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "size", lambda: 2)
+    modules = run.built("SwAV", small["SwAV"], plan).modules()
+    norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    assert {type(norm) for norm in norms} == {SyncBatchNorm}
+
+
 def test_residual_branches_start_open(method: SwAV) -> None:
     gain = method.network.backbone.get_submodule("layer1.0.bn2").weight
     assert isinstance(gain, Tensor)
@@ -182,7 +207,9 @@ def test_queue_fills_from_its_epoch_on_oldest_first(queued: SwAV, plan: Plan, ru
             before[place, 0] = F.normalize(output.z0.detach(), dim=1)
             before[place, 1] = F.normalize(output.target_z0, dim=1)
         torch.testing.assert_close(queued.queue, before)
-    assert torch.equal(queued.state_dict()["queue"], queued.queue)
+    state = queued.state_dict()
+    assert "queue" in state
+    assert torch.equal(state["queue"], queued.queue)
 
 
 def test_full_queue_is_balanced_along_with_the_batch(queued: SwAV, plan: Plan, run: ModuleType) -> None:

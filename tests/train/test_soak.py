@@ -56,9 +56,9 @@ def test_memory_files_and_speed_stay_flat(tmp_path: Path) -> None:
         epoch = epochs_done(tmp_path / "run" / "metrics.jsonl")
         status = Path(f"/proc/{process.pid}/status")
         if epoch < EPOCHS * 0.9 and status.exists():
-            memory = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmRSS"))
-            files = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
-            seen.append((time.monotonic() - start, epoch, memory, files))
+            held = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+            opened = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
+            seen.append((time.monotonic() - start, epoch, held, opened))
     assert process.returncode == 0, (tmp_path / "said.txt").read_text()[-2000:]
 
     def between(low: float, high: float) -> list[tuple[float, float, int, int]]:
