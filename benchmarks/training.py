@@ -17,12 +17,15 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from lightly.loss import DINOLoss, IBOTPatchLoss, NTXentLoss
+from lightly.loss import DINOLoss, IBOTPatchLoss, NTXentLoss, SwaVLoss
 from lightly.models.modules import MaskedVisionTransformerTIMM
 from lightly.models.modules.heads import (
     DINOProjectionHead,
     MoCoProjectionHead,
+    SwaVProjectionHead,
+    SwaVPrototypes,
 )
+from lightly.models.modules.memory_bank import MemoryBankModule
 from lightly.models.utils import (
     batch_shuffle,
     batch_unshuffle,
@@ -33,6 +36,8 @@ from lightly.models.utils import (
 from lightly.transforms.dino_transform import DINOTransform
 from lightly.transforms.ibot_transform import IBOTTransform
 from lightly.transforms.moco_transform import MoCoV2Transform
+from lightly.transforms.swav_transform import SwaVTransform
+from lightly.utils.lars import LARS
 from PIL import Image
 from rich.console import Console
 from rich.table import Table
@@ -45,7 +50,7 @@ from hirl.backbones import make_backbone, patch_size, width
 from hirl.data.sources import ImageSet, open_images
 from hirl.data.sources.memory import in_memory
 from hirl.data.view_recipes import local_size
-from hirl.methods import DINO, IBOT, MoCoV2
+from hirl.methods import DINO, IBOT, MoCoV2, SwAV
 from hirl.recipes import recipe
 
 Step = Callable[[Sequence[Tensor]], None]
@@ -77,6 +82,36 @@ def lightly_moco(method: MoCoV2, size: int) -> tuple[Transform, Step]:
     return MoCoV2Transform(input_size=size, gaussian_blur=0.0), step
 
 
+def lightly_swav(method: SwAV, size: int) -> tuple[Transform, Step]:
+    backbone = make_backbone(method.backbone, **method.backbone_args or {})
+    head = nn.Sequential(SwaVProjectionHead(width(backbone), method.hidden, method.dim))
+    if method.head_batch_norm:
+        head.append(nn.BatchNorm1d(method.dim, affine=False))
+    prototypes = SwaVPrototypes(method.dim, method.prototypes)
+    queues = [MemoryBankModule(size=(method.queue_length, method.dim), feature_dim_first=False) for _ in range(2)]
+    criterion = SwaVLoss(temperature=method.temperature, sinkhorn_epsilon=method.epsilon)
+    weights = [*backbone.parameters(), *head.parameters(), *prototypes.parameters()]
+    optimiser = LARS(weights, lr=method.lr, momentum=method.sgd_momentum, weight_decay=method.weight_decay)
+
+    def step(views: Sequence[Tensor]) -> None:
+        prototypes.normalize()
+        units = [nn.functional.normalize(head(backbone(view)), dim=1) for view in views]
+        cosines = [prototypes(crops) for crops in units]
+        earlier = [queue(crops.detach(), update=True)[1] for queue, crops in zip(queues, units, strict=False)]
+        with torch.no_grad():
+            queued = [prototypes(crops) for crops in earlier] if method.queue_length else None
+        criterion(cosines[:2], cosines[2:], queued).backward()
+        optimiser.step()
+        optimiser.zero_grad()
+
+    transform = SwaVTransform(
+        crop_sizes=(size, method.local_size or local_size(size)),
+        crop_counts=(2, method.local_crops),
+        gaussian_blur=0.0,
+    )
+    return transform, step
+
+
 def dino_heads(method: DINO | IBOT, inputs: int) -> list[DINOProjectionHead]:
     """Of student and teacher: lightly's cannot be copied."""
     return [
@@ -98,26 +133,29 @@ def lightly_ibot(method: IBOT, size: int) -> tuple[Transform, Step]:
     )
     side = size // (patch_size(student.vit) or 1)
     heads = dino_heads(method, width(student.vit))
-    for network in (teacher, heads[1]):
+    patch_heads = heads if method.shared_head else dino_heads(method, width(student.vit))
+    for network in (teacher, heads[1], patch_heads[1]):
         deactivate_requires_grad(network)
     of_crops, of_patches = DINOLoss(output_dim=method.prototypes), IBOTPatchLoss(output_dim=method.prototypes)
-    optimiser = torch.optim.AdamW([*student.parameters(), *heads[0].parameters()], lr=method.lr)
+    learning = nn.ModuleList([student, heads[0], patch_heads[0]])
+    following = nn.ModuleList([teacher, heads[1], patch_heads[1]])
+    optimiser = torch.optim.AdamW(learning.parameters(), lr=method.lr)
 
     def step(views: Sequence[Tensor]) -> None:
-        update_momentum(student, teacher, m=method.teacher_momentum)
-        update_momentum(heads[0], heads[1], m=method.teacher_momentum)
+        update_momentum(learning, following, m=method.teacher_momentum)
         images = torch.cat(list(views[:2]))
-        mask = random_block_mask(size=(len(images), side, side))
+        mask = random_block_mask(size=(len(images), side, side), min_num_masks_per_block=1)  # of 16 patches
         hidden = mask.flatten(1)
         with torch.no_grad():
             clean = teacher.encode(images)
-            targets, patch_targets = heads[1](clean[:, 0]), heads[1](clean[:, 1:][hidden])
+            targets, patch_targets = heads[1](clean[:, 0]), patch_heads[1](clean[:, 1:][hidden])
         masked = student.encode(images, mask=torch.cat((hidden.new_zeros(len(hidden), 1), hidden), dim=1))
         outputs = [*heads[0](masked[:, 0]).chunk(2), *(heads[0](student.encode(view)[:, 0]) for view in views[2:])]
         loss = of_crops(list(targets.chunk(2)), outputs, epoch=2)
-        loss = loss + of_patches(patch_targets, heads[0](masked[:, 1:][hidden]), mask)
+        loss = loss + of_patches(patch_targets, patch_heads[0](masked[:, 1:][hidden]), mask)
         loss.backward()
-        heads[0].cancel_last_layer_gradients(current_epoch=2)
+        for head in (heads[0], patch_heads[0]):
+            head.cancel_last_layer_gradients(current_epoch=2)
         optimiser.step()
         optimiser.zero_grad()
 
@@ -165,6 +203,7 @@ def lightly_dino(method: DINO, size: int) -> tuple[Transform, Step]:
 LIGHTLY: dict[str, Callable[[Any, int], tuple[Transform, Step]]] = {
     "small/moco_v2": lightly_moco,
     "small/dino": lightly_dino,
+    "small/swav": lightly_swav,
     "small/ibot": lightly_ibot,
 }
 

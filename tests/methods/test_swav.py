@@ -160,6 +160,17 @@ def test_projector_is_two_layers_with_batch_norm_between(method: SwAV) -> None:
     assert sum(isinstance(layer, nn.BatchNorm1d) for layer in method.network.head.modules()) == 1
 
 
+def test_batch_norm_of_the_embeddings_is_an_option(
+    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+) -> None:
+    assert not SwAV().head_batch_norm
+    method = run.built("SwAV", small["SwAV"] | {"head_batch_norm": True}, plan)
+    z0 = method.network(run.random_views(method, plan)).detach()
+    torch.testing.assert_close(z0.mean(0), torch.zeros(24), rtol=0, atol=1e-5)
+    torch.testing.assert_close(z0.std(0, correction=0), torch.ones(24), rtol=0, atol=0.01)
+    assert isinstance(method.network.head[-1], SyncBatchNorm | nn.BatchNorm1d)
+
+
 def test_crops_of_equal_size_share_a_batch_and_all_share_the_projectors(
     method: SwAV, plan: Plan, run: ModuleType
 ) -> None:

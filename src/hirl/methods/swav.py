@@ -49,6 +49,7 @@ class SwAV(Method):
     Arguments
         backbone, backbone_args: a timm name and what timm takes for it.
         dim, hidden: width of z⁰ and of the projector's hidden layer.
+        head_batch_norm: batch norm of z⁰ itself. The original has none; short runs on small images collapse without it.
         prototypes: K, what images are assigned to.
         local_crops, local_size: small crops beside the two global ones (None: 3/7 of the image, a multiple of 8).
         temperature: of the predictions.
@@ -68,6 +69,7 @@ class SwAV(Method):
         backbone_args: dict[str, Any] | None = None,
         dim: int = 128,
         hidden: int = 2048,
+        head_batch_norm: bool = False,
         prototypes: int = 3000,
         local_crops: int = 6,
         local_size: int | None = None,
@@ -89,6 +91,7 @@ class SwAV(Method):
         self.backbone_args = backbone_args
         self.dim = dim
         self.hidden = hidden
+        self.head_batch_norm = head_batch_norm
         self.prototypes = prototypes
         self.local_crops = local_crops
         self.local_size = local_size
@@ -115,8 +118,9 @@ class SwAV(Method):
         backbone = backbones.make_backbone(
             self.backbone, **backbones.open_residual_branches(self.backbone) | self.encoder_args
         )
-        head = SwaVProjectionHead(backbones.width(backbone), self.hidden, self.dim)
-        self.network = Network(backbone, head)
+        projector = SwaVProjectionHead(backbones.width(backbone), self.hidden, self.dim)
+        norm = nn.BatchNorm1d(self.dim, affine=False) if self.head_batch_norm else nn.Identity()
+        self.network = Network(backbone, nn.Sequential(projector, norm))
         synchronise_batch_norm(self.network)
         self.prototype_layer = nn.Linear(self.dim, self.prototypes, bias=False)  # (K, D)
         self._normalise_prototypes()
