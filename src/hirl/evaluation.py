@@ -1,15 +1,12 @@
-"""Assembles an encoder, its images and the evaluations asked for; writes each one's figures with its protocol."""
+"""Assembles an encoder, its images and the evaluations asked for, and runs them."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
-import re
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import cache as remembered
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +18,11 @@ from hirl.data.loader import normalisation
 from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.encoders import Encoder, device_of, open_encoder
-from hirl.evals.base import Evaluation, Part, Result, Subject, Tell
+from hirl.evals.base import Evaluation, Part, Result, Subject, Tell, silent
 from hirl.evals.features import Shown, Store, extracted
-from hirl.files import written_whole
 from hirl.methods.base import Method
-from hirl.run import LIBRARIES, Run
+from hirl.results import results_folder, write_result
+from hirl.run import Run
 from hirl.trained import load_trained
 
 DEFAULT_TASKS = ("knn", "clustering", "hierarchy", "linear")
@@ -87,13 +84,13 @@ def evaluate(
         raise ValueError(f"method {method!r} cannot be given here: only a run has one")
     _check_fixed(opened, image_size=image_size, channels=channels, mean=mean, std=std)
     train, test = _parts(opened, data, test_data, split, test_split, opened.channels or channels or 3)
-    folder = _results_folder(opened.run, out, data, train)
+    folder = results_folder(opened.run, out, data, train)
     store = Store(_cache_folder(opened.run, cache))
 
     from hirl.show_results import result_tables, told
 
     results: dict[str, Result] = {}
-    with nullcontext(_silent) if quiet else told() as tell:
+    with nullcontext(silent) if quiet else told() as tell:
         seen = _subject(opened, train, test, image_size, mean, std, method, seed, device, workers, store, tell)
         for task in asked:
             try:
@@ -101,13 +98,10 @@ def evaluate(
             except ValueError as error:
                 raise ValueError(f"{task.name}: {error}") from error
             if folder is not None:
-                _write(folder / f"{task.name}.json", task, results[task.name], seen, opened)
+                write_result(folder, task, results[task.name], seen, opened)
             if not quiet:
                 result_tables(task.name, f"{seen.name} on {test.name}", results[task.name])
     return results
-
-
-def _silent(_what: str, _done: int, _total: int) -> None: ...
 
 
 def _evaluation(task: str | Evaluation) -> Evaluation:
@@ -151,8 +145,6 @@ def _open(source: Any, split: str | None, channels: int) -> ImageSet:
     skipped = Skipped()
     images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
     if len(skipped):
-        import warnings
-
         warnings.warn(
             f"{len(skipped)} images of {images.name} could not be read and others stand in for them; the first: "
             f"{next(iter(skipped))}",
@@ -182,16 +174,17 @@ def _subject(
     network = opened.network.to(where)
     _check_takes(network, opened.name, train.channels, size, where)
     shown = Shown(size, normal, where, workers)
-    parts: dict[Part, ImageSet] = {"train": train, "test": test}
+    run = opened.run
+
+    def made(kind: str, part: Part, network: nn.Module, sha256: str) -> Tensor:
+        images = train if part == "train" else test
+        what = f"{kind} of {images.name}"
+        return store.kept(kind, sha256, shown, images, lambda: extracted(network, images, shown, what=what, tell=tell))
 
     @remembered
     def features(part: Part) -> Tensor:
-        def make() -> Tensor:
-            return extracted(network, parts[part], shown, what=f"features of {parts[part].name}", tell=tell)
+        return made("features", part, network, opened.sha256)
 
-        return store.kept("features", opened.sha256, shown, parts[part], make)
-
-    run = opened.run
     return Subject(
         name=opened.name,
         encoder=network,
@@ -200,7 +193,7 @@ def _subject(
         train=train,
         test=test,
         features=features,
-        representations=None if run is None else _representations(run, method, parts, shown, store, tell),
+        representations=None if run is None else _representations(run, method, where, made),
         tree=run.tree if run is not None and run.tree_file.is_file() else None,
         method=None if run is None else run.config["method"]["class_path"].rsplit(".", 1)[-1],
         seed=seed,
@@ -212,29 +205,21 @@ def _subject(
 def _representations(
     run: Run,
     method: str | type[Method] | None,
-    parts: dict[Part, ImageSet],
-    shown: Shown,
-    store: Store,
-    tell: Tell,
+    device: torch.device,
+    made: Callable[[str, Part, nn.Module, str], Tensor],
 ) -> Callable[[Part], Tensor]:
+    """z⁰…zᴸ of a part; the run's heads are loaded when they are first asked for."""
+
     @remembered
     def trained() -> tuple[nn.Module, str]:
         network = load_trained(run, method=method)
-        return network.to(shown.device), network.sha256
+        return network.to(device), network.sha256
 
     @remembered
-    def made(part: Part) -> Tensor:
-        network, sha256 = trained()
-        images = parts[part]
-        return store.kept(
-            "representations",
-            sha256,
-            shown,
-            images,
-            lambda: extracted(network, images, shown, what=f"representations of {images.name}", tell=tell),
-        )
+    def representations(part: Part) -> Tensor:
+        return made("representations", part, *trained())
 
-    return made
+    return representations
 
 
 def _tuple(values: Any) -> tuple[float, ...] | None:
@@ -262,44 +247,3 @@ def _cache_folder(run: Run | None, cache: str | os.PathLike[str] | None) -> Path
     if cache == AUTO:
         return None if run is None else run.features_folder
     return None if cache is None else Path(cache)
-
-
-def _results_folder(run: Run | None, out: Any, data: Any, train: ImageSet) -> Path | None:
-    """A run's results; those on other images than its own, in a folder named after them."""
-    if out is not None:
-        folder = Path(out)
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"cannot write the figures to {str(folder)!r}: it is no folder")
-    elif run is not None:
-        own = data is None or _named(data) == str(run.config["data"]) or train.name == str(run.config["data"])
-        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(_named(data) or train.name).name).strip("-.") or "images"
-        folder = run.results_folder if own else run.results_folder / slug
-    else:
-        return None
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _named(data: Any) -> str | None:
-    return os.fspath(data) if isinstance(data, str | os.PathLike) else None
-
-
-def _write(file: Path, task: Evaluation, result: Result, subject: Subject, opened: Encoder) -> None:
-    protocol = {
-        "task": task.name,
-        "arguments": task.arguments,
-        "chosen": result.chosen,
-        "headline": result.headline,
-        "rows": result.rows,
-        "seed": subject.seed,
-        "encoder": {"name": opened.name, "sha256": opened.sha256, "method": subject.method} | opened.about,
-        "images": {"size": subject.image_size} | dataclasses.asdict(subject.normalisation),
-        "data": {part: _described(images) for part, images in (("train", subject.train), ("test", subject.test))},
-        "versions": {name: version(name) for name in (*LIBRARIES, "scikit-learn", "scipy")},
-    }
-    with written_whole(file) as aside:
-        aside.write_text(json.dumps(protocol, indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def _described(images: ImageSet) -> dict[str, Any]:
-    return {"name": images.name, "images": len(images), "classes": [len(names) for names in images.label_names]}

@@ -41,7 +41,7 @@ def prepared(words: Sequence[str]) -> list[str]:
     from hirl.evals import EVALUATIONS
 
     _check_tasks(words)
-    hints = {name: typing.get_type_hints(kind.__init__) for name, kind in EVALUATIONS.items()}
+    hints = {name: typing.get_type_hints(kind) for name, kind in EVALUATIONS.items()}
     several = {
         f"--{name}.{option}"
         for name, options in hints.items()

@@ -1,4 +1,4 @@
-"""The contract of an evaluation: its constructor's arguments are the protocol, `run` turns a subject into figures."""
+"""The contract of an evaluation: its arguments are the protocol, `run` turns a subject into figures."""
 
 from __future__ import annotations
 
@@ -22,9 +22,13 @@ Tell = Callable[[str, int, int], None]
 """What is being done, how much of it is done, of how much."""
 
 
+def silent(_what: str, _done: int, _total: int) -> None:
+    """Tells nobody."""
+
+
 @dataclass(frozen=True)
 class Subject:
-    """What is evaluated, on which images, as whom: all that an evaluation may look at."""
+    """What is evaluated and on which images: all that an evaluation may look at."""
 
     name: str
     encoder: nn.Module  # images (B, C, H, W) → features (B, width); in eval mode and frozen
@@ -38,7 +42,7 @@ class Subject:
     method: str | None = None  # the class name of the method that trained it: official settings differ
     seed: int = 0
     device: torch.device = CPU
-    tell: Tell = field(default=lambda _what, _done, _total: None)
+    tell: Tell = silent
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ class Result:
 
 
 class Evaluation(ABC):
-    """One way to tell how good a representation is. The constructor only stores its typed, keyword-only arguments."""
+    """One way to tell how good a representation is; a frozen dataclass, whose fields are its typed arguments."""
 
     name: ClassVar[str]
     """What it is called on the command line and in the results."""
@@ -105,8 +109,8 @@ def labels_of(subject: Subject) -> tuple[Tensor, Tensor]:
     """The labels (N, levels) of both parts, checked: both have them, of the same classes, and all can be learnt."""
     train, test = subject.train, subject.test
     for images in (train, test):
-        if images.labels is None:  # before the classes are compared, for it has none
-            labels_of_part(images)
+        if images.labels is None:
+            labels_of_part(images)  # says so, before classes are compared of which there are none
     if len(train.label_names) != len(test.label_names):
         raise ValueError(
             f"{train.name} has {len(train.label_names)} label levels and {test.name} has {len(test.label_names)}: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -33,6 +34,7 @@ def mutual_information(clusters: Tensor, labels: Tensor) -> dict[str, float]:
     return {"NMI": float(normalized_mutual_info_score(*two)), "AMI": float(adjusted_mutual_info_score(*two))}
 
 
+@dataclass(frozen=True, kw_only=True)
 class Clustering(Evaluation):
     """The paper's clustering protocol: K-means over the test images, K the number of classes, at every label level.
 
@@ -44,12 +46,10 @@ class Clustering(Evaluation):
     """
 
     name: ClassVar[str] = "clustering"
-
-    def __init__(self, *, restarts: int = 5, iterations: int = 50, spherical: bool = True, part: Part = "test") -> None:
-        self.restarts = restarts
-        self.iterations = iterations
-        self.spherical = spherical
-        self.part = part
+    restarts: int = 5
+    iterations: int = 50
+    spherical: bool = True
+    part: Part = "test"
 
     def run(self, subject: Subject) -> Result:
         images = subject.test if self.part == "test" else subject.train

@@ -18,10 +18,9 @@ from hirl.data.loader import EvaluationLoader
 from hirl.data.render import Normalisation
 from hirl.data.sources.files import FileImages
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.base import Tell
+from hirl.evals.base import CPU, Tell
 from hirl.files import written_whole
 
-CPU = torch.device("cpu")
 FORMAT = "hirl features 1"  # part of the key: raise it whenever the same images would be shown in another way
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from hirl.backbones import has_tokens
@@ -14,6 +15,7 @@ from hirl.evals.supervised import Classifier, answers, learn
 Kind = Literal["cnn", "vit"]
 
 
+@dataclass(frozen=True, kw_only=True)
 class FineTune(Evaluation):
     """Accuracy after the last epoch of learning one label level, on a copy of the encoder.
 
@@ -27,51 +29,46 @@ class FineTune(Evaluation):
     """
 
     name: ClassVar[str] = "finetune"
-
-    def __init__(
-        self,
-        *,
-        level: int = 0,
-        recipe: Kind | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        encoder_lr: float | None = None,
-        classifier_lr: float | None = None,
-    ) -> None:
-        self.level = level
-        self.recipe = recipe
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.encoder_lr = encoder_lr
-        self.classifier_lr = classifier_lr
+    level: int = 0
+    recipe: Kind | None = None
+    epochs: int | None = None
+    batch_size: int | None = None
+    encoder_lr: float | None = None
+    classifier_lr: float | None = None
 
     def run(self, subject: Subject) -> Result:
-        official = {"cnn": FINE_TUNE_CNN, "vit": FINE_TUNE_VIT}[kind_of(subject, self.recipe, self.name)]
-        settled = official.scaled(
-            len(subject.train),
+        official = {"cnn": FINE_TUNE_CNN, "vit": FINE_TUNE_VIT}[self._kind(subject)]
+        recipe = self._adapted(official, len(subject.train))
+        rows = self._tuned(subject, subject.train, recipe, what=self.name)
+        return Result({row["labels"]: row["accuracy"] for row in rows}, rows, recipe.settled)
+
+    def _kind(self, subject: Subject) -> Kind:
+        """Whose recipe the encoder is trained by."""
+        if self.recipe not in (None, "cnn", "vit"):
+            raise ValueError(
+                f"{self.name}.recipe is {self.recipe!r}, but must be one of 'cnn', 'vit', or None to suit the encoder"
+            )
+        return self.recipe or ("vit" if has_tokens(subject.encoder) else "cnn")
+
+    def _adapted(self, official: Recipe, images: int) -> Recipe:
+        """The official recipe for so many training images, with what the arguments would have otherwise."""
+        recipe = official.scaled(
+            images,
             epochs=self.epochs,
             batch_size=self.batch_size,
             encoder_lr=self.encoder_lr,
             classifier_lr=self.classifier_lr,
         )
-        rows = fine_tuned(subject, subject.train, settled, level=self.level, what=self.name)
-        return Result({row["labels"]: row["accuracy"] for row in rows}, rows, settled.settled)
+        if recipe.encoder_lr == 0:
+            raise ValueError("encoder_lr is 0, but the encoder has to learn: choose a rate above 0, or the task linear")
+        return recipe
 
-
-def kind_of(subject: Subject, wish: Kind | None, task: str) -> Kind:
-    if wish not in (None, "cnn", "vit"):
-        raise ValueError(f"{task}.recipe is {wish!r}, but must be one of 'cnn', 'vit', or None to suit the encoder")
-    return wish or ("vit" if has_tokens(subject.encoder) else "cnn")
-
-
-def fine_tuned(subject: Subject, images: ImageSet, recipe: Recipe, *, level: int, what: str) -> list[Row]:
-    """The accuracies on the subject's test images after training on these ones."""
-    train_labels, test_labels = labels_of(subject)
-    check_level(level, subject.train)
-    learnt = labels_of_part(images)[:, level : level + 1]
-    if recipe.encoder_lr == 0:
-        raise ValueError("encoder_lr is 0, but the encoder has to learn: choose a rate above 0, or the task linear")
-    classifier = Classifier(subject, [len(images.label_names[level])], recipe)
-    learn(classifier, images, learnt, recipe, subject=subject, what=what)
-    said, index = answers(classifier, subject.test, subject=subject, what=what)
-    return accuracies(said[:, 0], test_labels[index], train_labels, level=level, images=subject.test)
+    def _tuned(self, subject: Subject, images: ImageSet, recipe: Recipe, *, what: str) -> list[Row]:
+        """The accuracies on the subject's test images after training on these ones."""
+        train_labels, test_labels = labels_of(subject)
+        check_level(self.level, subject.train)
+        learnt = labels_of_part(images)[:, self.level : self.level + 1]
+        classifier = Classifier(subject, [len(images.label_names[self.level])], recipe)
+        learn(classifier, images, learnt, recipe, subject=subject, what=what)
+        said, index = answers(classifier, subject.test, subject=subject, what=what)
+        return accuracies(said[:, 0], test_labels[index], train_labels, level=self.level, images=subject.test)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ SHUFFLES = 5  # of the labels, for what chance would give
 TREE, WARD, FLAT = "tree", "Ward linkage", "flat K-means"
 
 
+@dataclass(frozen=True, kw_only=True)
 class HierarchyAgreement(Evaluation):
     """The tree over training images, with the test images put in their places, against the labels of the latter.
 
@@ -38,23 +40,12 @@ class HierarchyAgreement(Evaluation):
     """
 
     name: ClassVar[str] = "hierarchy"
-
-    def __init__(
-        self,
-        *,
-        levels: tuple[int, ...] | None = None,
-        rebuild: bool = False,
-        sample: int = 5000,
-        neighbours: int = 10,
-        iterations: int = 20,
-        restarts: int = 1,
-    ) -> None:
-        self.levels = levels
-        self.rebuild = rebuild
-        self.sample = sample
-        self.neighbours = neighbours
-        self.iterations = iterations
-        self.restarts = restarts
+    levels: tuple[int, ...] | None = None
+    rebuild: bool = False
+    sample: int = 5000
+    neighbours: int = 10
+    iterations: int = 20
+    restarts: int = 1
 
     def run(self, subject: Subject) -> Result:
         train_labels, labels = labels_of(subject)

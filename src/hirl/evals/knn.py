@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -58,6 +59,7 @@ def _check(ks: Sequence[int], temperature: float, N: int) -> None:
         raise ValueError(f"temperature is {temperature}, but must be above 0")
 
 
+@dataclass(frozen=True, kw_only=True)
 class KNN(Evaluation):
     """The paper's KNN protocol: each K, and the best of them, by a weighted vote among all training images.
 
@@ -67,18 +69,20 @@ class KNN(Evaluation):
     """
 
     name: ClassVar[str] = "knn"
-
-    def __init__(self, *, ks: tuple[int, ...] = KS, temperature: float = TEMPERATURE) -> None:
-        self.ks = ks
-        self.temperature = temperature
+    ks: tuple[int, ...] = KS
+    temperature: float = TEMPERATURE
 
     def run(self, subject: Subject) -> Result:
         train_labels, test_labels = labels_of(subject)
         _check(self.ks, self.temperature, len(subject.train))
-        train, test = subject.features("train"), subject.features("test")
-        found = knn_accuracy(
-            train, train_labels, test, test_labels, ks=self.ks, temperature=self.temperature
-        )  # (K, levels)
+        found = knn_accuracy(  # (K, levels)
+            subject.features("train"),
+            train_labels,
+            subject.features("test"),
+            test_labels,
+            ks=self.ks,
+            temperature=self.temperature,
+        )
         names = level_names(subject.test)
         best = found.argmax(0).tolist()
         rows: list[Row] = [

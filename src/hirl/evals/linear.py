@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import product
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from hirl.backbones import has_tokens
 from hirl.evals.base import Evaluation, Result, Row, Subject, labels_of, level_name, level_names
 from hirl.evals.logistic import Regressions, fit
 from hirl.evals.recipes import LINEAR, Recipe
@@ -20,6 +20,7 @@ EPOCHS, BATCH_SIZE = 50, 256  # of the fast way
 Setting = Literal["fast", "official", "MoCoV2", "SimSiam", "SwAV", "MoCoV3", "DINO", "IBOT"]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Linear(Evaluation):
     """A linear classifier at every label level, on an encoder that stays frozen and in eval mode.
 
@@ -38,23 +39,12 @@ class Linear(Evaluation):
     """
 
     name: ClassVar[str] = "linear"
-
-    def __init__(
-        self,
-        *,
-        setting: Setting = "fast",
-        rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
-        weight_decays: tuple[float, ...] = (0.0,),
-        standardise: bool = True,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-    ) -> None:
-        self.setting = setting
-        self.rates = rates
-        self.weight_decays = weight_decays
-        self.standardise = standardise
-        self.epochs = epochs
-        self.batch_size = batch_size
+    setting: Setting = "fast"
+    rates: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+    weight_decays: tuple[float, ...] = (0.0,)
+    standardise: bool = True
+    epochs: int | None = None
+    batch_size: int | None = None
 
     def run(self, subject: Subject) -> Result:
         train_labels, test_labels = labels_of(subject)
@@ -79,8 +69,7 @@ class Linear(Evaluation):
         learn(classifier, subject.train, train_labels, recipe, subject=subject, what=self.name)
         said, index = answers(classifier, subject.test, subject=subject, what=self.name)
         right = (said == test_labels[index]).double().mean(0)  # (levels,)
-        joined = recipe.mean_patch and has_tokens(subject.encoder)
-        seen = {"features": "pooled, joined with the mean patch token" if joined else "pooled"}
+        seen = {"features": "pooled, joined with the mean patch token" if classifier.mean_patch else "pooled"}
         return _result(subject, right.tolist(), [{}] * len(classes), recipe.settled | seen)
 
     def _fast(self, subject: Subject, train_labels: Tensor, test_labels: Tensor) -> Result:

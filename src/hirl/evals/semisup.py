@@ -6,77 +6,49 @@ Which images is a function of labels, share and seed, never of the encoder: both
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor
 
-from hirl.evals.base import Evaluation, Result, Row, Subject, labels_of
+from hirl.evals.base import Result, Row, Subject, labels_of
 from hirl.evals.chosen_images import ChosenImages
-from hirl.evals.finetune import Kind, fine_tuned, kind_of
+from hirl.evals.finetune import FineTune
 from hirl.evals.recipes import SEMI_CNN, SEMI_VIT, nearest_share
 from hirl.evals.sampling import class_balanced, listed
 
 
-class SemiSupervised(Evaluation):
+@dataclass(frozen=True, kw_only=True)
+class SemiSupervised(FineTune):
     """Accuracy after the last epoch of learning from each share of the training images.
 
-    Rates and batch are those of the official share, 1 % or 10 %, that is nearest in proportion.
+    Rates and batch are those of the official share, 1 % or 10 %, that is nearest in proportion. Beside the arguments of
+    `FineTune`:
 
     Args:
         shares: Of the training images, the same number of every class.
         files: The images themselves instead, as file names or a text file with one a line (ImageNet's usual subsets).
-        level: The label level learnt, 0 being the finest; coarser ones are read off the answers where they are nested.
-        recipe: "cnn" or "vit"; None for the one that suits the encoder.
-        epochs: None for the recipe's; warm-up and milestones keep their share of them.
-        batch_size: None for the recipe's, made smaller where it would leave under fifty steps an epoch.
-        encoder_lr: Peak rate of the encoder at the recipe's own batch, scaled with the batch; None for the recipe's.
-        classifier_lr: The same of the classifier.
     """
 
     name: ClassVar[str] = "semisup"
-
-    def __init__(
-        self,
-        *,
-        shares: tuple[float, ...] = (0.01, 0.1),
-        files: str | list[str] | None = None,
-        level: int = 0,
-        recipe: Kind | None = None,
-        epochs: int | None = None,
-        batch_size: int | None = None,
-        encoder_lr: float | None = None,
-        classifier_lr: float | None = None,
-    ) -> None:
-        self.shares = shares
-        self.files = files
-        self.level = level
-        self.recipe = recipe
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.encoder_lr = encoder_lr
-        self.classifier_lr = classifier_lr
+    shares: tuple[float, ...] = (0.01, 0.1)
+    files: str | list[str] | None = None
 
     def run(self, subject: Subject) -> Result:
-        official = {"cnn": SEMI_CNN, "vit": SEMI_VIT}[kind_of(subject, self.recipe, self.name)]
+        official = {"cnn": SEMI_CNN, "vit": SEMI_VIT}[self._kind(subject)]
         headline: dict[str, float] = {}
         rows: list[Row] = []
         chosen = {}
         for share, picked in self._picked(subject).items():
             images = ChosenImages(subject.train, picked)
             nearest = nearest_share(share)
-            settled = official[nearest].scaled(
-                len(images),
-                epochs=self.epochs,
-                batch_size=self.batch_size,
-                encoder_lr=self.encoder_lr,
-                classifier_lr=self.classifier_lr,
-            )
+            recipe = self._adapted(official[nearest], len(images))
             name = f"{100 * share:.4g} %"
-            found = fine_tuned(subject, images, settled, level=self.level, what=f"{self.name} {name}")
+            found = self._tuned(subject, images, recipe, what=f"{self.name} {name}")
             headline |= {f"{name}, {row['labels']}": row["accuracy"] for row in found}
             rows += [{"share": name, "images": len(images)} | dict(row) for row in found]
-            chosen[name] = settled.settled | {"images": len(images), "settings_of_share": nearest}
+            chosen[name] = recipe.settled | {"images": len(images), "settings_of_share": nearest}
         return Result(headline, rows, chosen)
 
     def _picked(self, subject: Subject) -> dict[float, Tensor]:
