@@ -84,9 +84,9 @@ def lightly_moco(method: MoCoV2, size: int) -> tuple[Transform, Step]:
 
 def lightly_swav(method: SwAV, size: int) -> tuple[Transform, Step]:
     backbone = make_backbone(method.backbone, **method.backbone_args or {})
-    head = nn.Sequential(SwaVProjectionHead(width(backbone), method.hidden, method.dim))
+    head = SwaVProjectionHead(width(backbone), method.hidden, method.dim)
     if method.head_batch_norm:
-        head.append(nn.BatchNorm1d(method.dim, affine=False))
+        head.layers.append(nn.BatchNorm1d(method.dim, affine=False))
     prototypes = SwaVPrototypes(method.dim, method.prototypes)
     queues = [MemoryBankModule(size=(method.queue_length, method.dim), feature_dim_first=False) for _ in range(2)]
     criterion = SwaVLoss(temperature=method.temperature, sinkhorn_epsilon=method.epsilon)

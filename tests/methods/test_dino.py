@@ -338,8 +338,8 @@ def test_local_crops_are_whole_patches(size: int, patch: int, local: int) -> Non
         ({"local_size": 12}, "views of 12 pixels do not consist of whole patches of 8 pixels"),
         ({"student_temperature": 0.0}, "student_temperature is 0.0, but must be above 0"),
         ({"teacher_momentum": 1.1}, "teacher_momentum is 1.1, but must lie between 0 and 1"),
-        ({"clip": 0.0}, "clip is 0.0, but must be above 0, or None"),
-        ({"local_crops": -1}, "count is -1"),
+        ({"clip": 0.0}, "clip is 0.0, but must be above 0"),
+        ({"local_crops": -1}, "local_crops is -1, but must be at least 0"),
     ],
 )
 def test_what_cannot_be_built(

@@ -282,7 +282,7 @@ def test_a_convolutional_stem_is_trained_and_its_positions_are_not(
         ({"backbone_args": TINY | {"pos_embed": "none"}}, "is no plain vision transformer with positions"),
         ({"backbone_args": TINY | {"embed_dim": 34}}, "tokens of width 34, .* multiple of 4"),
         ({"backbone_args": TINY | {"patch_size": 5}}, "views of 32 pixels do not consist of whole patches of 5 pixels"),
-        ({"dim": 0}, "dim is 0, but a layer needs a width of at least 1"),
+        ({"dim": 0}, "dim is 0, but must be at least 1"),
         ({"hidden": 0}, "hidden is 0, but"),
         ({"momentum": 1.5}, "momentum is 1.5, but must lie between 0 and 1"),
         ({"temperature": 0.0}, "temperature is 0.0, but must be above 0"),

@@ -208,7 +208,7 @@ def test_sgd_decays_every_weight(method: SimSiam) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"dim": 0}, "dim is 0, but a layer needs a width of at least 1"),
+        ({"dim": 0}, "dim is 0, but must be at least 1"),
         ({"hidden": -4}, "hidden is -4, but"),
         ({"predictor_hidden": 0}, "predictor_hidden is 0, but"),
     ],

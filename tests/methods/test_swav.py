@@ -168,7 +168,7 @@ def test_batch_norm_of_the_embeddings_is_an_option(
     z0 = method.network(run.random_views(method, plan)).detach()
     torch.testing.assert_close(z0.mean(0), torch.zeros(24), rtol=0, atol=1e-5)
     torch.testing.assert_close(z0.std(0, correction=0), torch.ones(24), rtol=0, atol=0.01)
-    assert isinstance(method.network.head[-1], SyncBatchNorm | nn.BatchNorm1d)
+    assert isinstance(method.network.head.layers[-1], nn.BatchNorm1d)
 
 
 def test_crops_of_equal_size_share_a_batch_and_all_share_the_projectors(
@@ -282,8 +282,8 @@ def test_lars_scales_and_decays_every_weight(method: SwAV) -> None:
         ({"iterations": 0}, "iterations is 0, but must be at least 1"),
         ({"prototypes": 1}, "prototypes is 1, but must be at least 2"),
         ({"queue_epoch": -1}, "queue_epoch is -1, but must be at least 0"),
-        ({"local_crops": -1}, "count is -1"),
-        ({"local_size": 0}, "local_size is 0, but a crop has at least 1 pixel"),
+        ({"local_crops": -1}, "local_crops is -1, but must be at least 0"),
+        ({"local_size": 0}, "local_size is 0, but must be at least 1"),
     ],
 )
 def test_what_cannot_be_built(

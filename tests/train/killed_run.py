@@ -1,39 +1,45 @@
-"""A small run in a process of its own, which may be told where to be killed; used by test_killed.py."""
+"""Small runs, each in a process of its own that may be told where to be killed; used by test_killed.py.
+
+As a script it reads jobs from stdin, a line of JSON each: method, folder, where and at. For each it forks, which spares
+the run the seconds that importing and drawing take, and answers with the process's exit code and what it said.
+"""
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from hirl import methods
 from hirl.data import Shapes
-from hirl.methods import DINO, Method, MoCoV2
 from hirl.train import checkpoint, loop
 from hirl.train.hierarchy import Hierarchy
 from hirl.train.pretrain import pretrain
 
 EPOCHS, BATCH, IMAGES = 4, 16, 100
-
-
-def method(name: str) -> Method:
-    if name == "MoCoV2":
-        narrow = {"channels": [8, 8, 16, 16]}
-        return MoCoV2(backbone="resnet10t", backbone_args=narrow, dim=16, queue_length=64, bn_splits=2, momentum=0.9)
-    small = {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 2}
-    return DINO(
-        backbone="vit_tiny_patch16_224",
-        backbone_args=small,
-        dim=16,
-        hidden=32,
-        prototypes=64,
-        local_crops=2,
-        warmup_epochs=1,
-        teacher_momentum=0.9,
-    )
+LOADED_LATE = ("lightly.models.modules.heads", "timm", "torch.utils.tensorboard")  # by a run, once it needs them
+RESNET = {"backbone": "resnet10t", "backbone_args": {"channels": [8, 8, 16, 16]}}
+VIT = {
+    "backbone": "vit_tiny_patch16_224",
+    "backbone_args": {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 2},
+}
+HEAD = {"dim": 16, "hidden": 32, "prototypes": 64, "local_crops": 2, "warmup_epochs": 1}
+METHODS: dict[str, dict[str, Any]] = {
+    "MoCoV2": {**RESNET, "dim": 16, "queue_length": 64, "bn_splits": 2, "momentum": 0.9},
+    "SimSiam": {**RESNET, "dim": 16, "predictor_hidden": 8, "warmup_epochs": 1},
+    # The queue fills from step 6 on, over the first steps with a tree, and is used from step 14 on.
+    "SwAV": {**RESNET, **HEAD, "queue_length": 128, "queue_epoch": 1, "frozen_epochs": 0.5, "lr": 30.0},
+    "MoCoV3": {**VIT, "dim": 16, "hidden": 32, "momentum": 0.9, "warmup_epochs": 1, "lr": 0.01},
+    "DINO": {**VIT, **HEAD, "teacher_momentum": 0.9},
+    "IBOT": {**VIT, **HEAD, "teacher_momentum": 0.9, "frozen_epochs": 1, "shared_head": False},
+}
 
 
 def die() -> None:
@@ -91,24 +97,55 @@ def arm(where: str, at: int) -> None:
         checkpoint.torch.save = saved  # type: ignore[attr-defined]
 
 
-def main(name: str, folder: str, where: str, at: str) -> None:
-    torch.set_num_threads(1)
+def train(images: Shapes, *, method: str, folder: str, where: str, at: int) -> None:
     if where != "never":
-        arm(where, int(at))
-    images = Shapes(images=IMAGES, size=16, cache=False)
+        arm(where, at)
+    # SwAV finds an image's leaf anew at every step.
+    assign: Any = "step" if method == "SwAV" else "stored"
     pretrain(
         images,
-        method(name),
-        Hierarchy(levels=(12, 4), negatives=5, start_epoch=2),
+        getattr(methods, method)(**METHODS[method]),
+        Hierarchy(levels=(12, 4), negatives=5, start_epoch=2, assign=assign),
         out=folder,
         epochs=EPOCHS,
         batch_size=BATCH,
         accelerator="cpu",
         devices=1,
-        checkpoint_minutes=0.0005,
+        checkpoint_minutes=0.001,
         knn_every=2,
     )
 
 
+def in_a_process(images: Shapes, job: dict[str, Any]) -> dict[str, Any]:
+    """The exit code of a process that runs the job, negative for a signal, and what it wrote."""
+    said = Path(job["folder"]).with_suffix(".txt")
+    child = os.fork()
+    if child == 0:
+        output = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        code = 1
+        try:
+            train(images, **job)
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # the script's own end is not for its children
+    _, status = os.waitpid(child, 0)
+    return {"code": os.waitstatus_to_exitcode(status), "said": said.read_text()}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    for name in LOADED_LATE:
+        importlib.import_module(name)
+    images = Shapes(images=IMAGES, size=16, cache=False)
+    for line in sys.stdin:
+        print(json.dumps(in_a_process(images, json.loads(line))), flush=True)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +16,34 @@ import pytest
 import torch
 
 SCRIPT = Path(__file__).parent / "killed_run.py"
-STEPS = 4 * (100 // 16)
+METHODS = ("MoCoV2", "SimSiam", "SwAV", "MoCoV3", "DINO", "IBOT")
+EPOCHS, STEPS = 4, 4 * (100 // 16)
 
 
-def run(method: str, folder: Path, where: str = "never", at: int = 0) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(SCRIPT), method, str(folder), where, str(at)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+class Runs:
+    """Starts runs by way of killed_run.py, each in a process of its own; gives exit code and output."""
+
+    def __init__(self) -> None:
+        alone = os.environ | {"OMP_NUM_THREADS": "1"}
+        self.script = subprocess.Popen(
+            [sys.executable, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=alone
+        )
+
+    def __call__(self, method: str, folder: Path, where: str = "never", at: int = 0) -> tuple[int, str]:
+        assert self.script.stdin is not None
+        assert self.script.stdout is not None
+        job = {"method": method, "folder": str(folder), "where": where, "at": at}
+        self.script.stdin.write(json.dumps(job) + "\n")
+        self.script.stdin.flush()
+        answer = json.loads(self.script.stdout.readline())
+        return answer["code"], answer["said"]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Runs]:
+    runs = Runs()
+    yield runs
+    runs.script.communicate(timeout=60)
 
 
 def same(one: Any, other: Any, where: str = "") -> None:
@@ -38,42 +64,65 @@ def same(one: Any, other: Any, where: str = "") -> None:
         assert one == other, where
 
 
+class Untouched(dict[str, Path]):
+    """The folder of a run that was left alone, by method; made when it is asked for."""
+
+    def __init__(self, run: Runs, folder: Path) -> None:
+        super().__init__()
+        self.run, self.folder = run, folder
+
+    def __missing__(self, method: str) -> Path:
+        code, said = self.run(method, self.folder / method)
+        assert code == 0, said
+        self[method] = self.folder / method
+        return self[method]
+
+
 @pytest.fixture(scope="module")
-def untouched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folders = {}
-    for method in ("MoCoV2", "DINO"):
-        folders[method] = tmp_path_factory.mktemp("untouched") / method
-        done = run(method, folders[method])
-        assert done.returncode == 0, done.stderr
-    return folders
+def untouched(run: Runs, tmp_path_factory: pytest.TempPathFactory) -> Untouched:
+    return Untouched(run, tmp_path_factory.mktemp("untouched"))
 
 
-def killed_and_continued(method: str, folder: Path, where: str, at: int, untouched: Path) -> None:
-    killed = run(method, folder, where, at)
-    assert killed.returncode == -9, killed.stderr
-    done = run(method, folder)
-    assert done.returncode == 0, done.stderr
+def killed_and_continued(run: Runs, method: str, folder: Path, where: str, at: int, untouched: Path) -> dict[str, Any]:
+    """The checkpoint that the killed process left, if any."""
+    code, said = run(method, folder, where, at)
+    assert code == -signal.SIGKILL, said
+    last = folder / "last.ckpt"
+    left: dict[str, Any] = torch.load(last, weights_only=True) if last.exists() else {}
+    code, said = run(method, folder)
+    assert code == 0, said
     ends = [torch.load(place / "last.ckpt", weights_only=True) for place in (untouched, folder)]
     assert ends[0]["step"] == STEPS
     same(ends[0], ends[1])
     for file in ("encoder.safetensors", "tree.safetensors"):
         assert (folder / file).read_bytes() == (untouched / file).read_bytes()
     assert not list(folder.glob(".*.part")), "what a killed process left half written is still there"
+    return left
 
 
 @pytest.mark.parametrize(
     ("method", "where", "at"),
-    [("MoCoV2", "step", 9), ("DINO", "step", 20), ("MoCoV2", "refresh", 3), ("DINO", "checkpoint", 2)],
+    [
+        ("MoCoV2", "refresh", 3),
+        ("SimSiam", "checkpoint", 2),
+        ("SwAV", "step", 13),
+        ("MoCoV3", "step", 9),
+        ("DINO", "checkpoint", 3),
+        ("IBOT", "refresh", 6),
+    ],
 )
-def test_killed_once(method: str, where: str, at: int, tmp_path: Path, untouched: dict[str, Path]) -> None:
-    killed_and_continued(method, tmp_path / "run", where, at, untouched[method])
+def test_killed_once(method: str, where: str, at: int, tmp_path: Path, run: Runs, untouched: Untouched) -> None:
+    left = killed_and_continued(run, method, tmp_path / "run", where, at, untouched[method])
+    if method == "SwAV":  # the queue was being filled
+        filled = left["joint"]["method.queue"].abs().sum((1, 2)) > 0
+        assert 0 < int(filled.sum()) < len(filled)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", range(26))
-def test_killed_anywhere(point: int, tmp_path: Path, untouched: dict[str, Path]) -> None:
+def test_killed_anywhere(point: int, tmp_path: Path, run: Runs, untouched: Untouched) -> None:
     draw = random.Random(point)
-    method = ("MoCoV2", "DINO")[point % 2]
+    method = METHODS[point % len(METHODS)]
     where = draw.choice(["step", "step", "refresh", "checkpoint"])
-    at = draw.randrange({"step": STEPS, "refresh": 8, "checkpoint": 6}[where])
-    killed_and_continued(method, tmp_path / "run", where, at, untouched[method])
+    at = draw.randrange({"step": STEPS, "refresh": 8, "checkpoint": EPOCHS}[where])
+    killed_and_continued(run, method, tmp_path / "run", where, at, untouched[method])

@@ -7,7 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -121,8 +121,13 @@ class Method(nn.Module, ABC):
 
     @property
     def outputs(self) -> int | None:
-        """How many outputs the loss spreads images over, if it does: a loss stuck at ln(outputs) is collapse."""
+        """How many outputs the loss spreads images over, if it does: `even_loss` stuck at ln(outputs) is collapse."""
         return None
+
+    even_loss: ClassVar[str] = "loss_image"
+    """What is ln(outputs) while every image looks the same: the loss itself, or one of `Output.logs`."""
+    remedy: ClassVar[str] = "lower the learning rate, lengthen the warm-up or use fewer outputs"
+    """What helps a run whose loss is stuck there."""
 
     def before_update(self, step: int) -> None:
         """After the backward pass and before the optimiser: clipped or dropped gradients."""

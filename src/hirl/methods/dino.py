@@ -103,10 +103,6 @@ class DINO(SelfDistillation):
         local = self._local_size(image_size, backbones.patch_size(self._outline()) or 8)
         return view_recipes.dino(image_size, local=local, count=self.local_crops)
 
-    @property
-    def outputs(self) -> int:
-        return self.prototypes
-
     # Loss
 
     def forward(self, views: list[Tensor], masks: list[Tensor | None], step: int) -> Output:  # noqa: ARG002

@@ -83,6 +83,7 @@ class IBOT(SelfDistillation):
 
     networks = (Student, Teacher)
     centres = ("centre", "patch_centre")
+    even_loss = "class_loss"  # that of patches comes on top of it, and falls when nothing is hidden
     centre: Tensor
     patch_centre: Tensor
 

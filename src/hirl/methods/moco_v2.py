@@ -16,6 +16,7 @@ from hirl.backbones import width as width_of
 from hirl.data import view_recipes
 from hirl.data.views import View
 from hirl.methods import ranks
+from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, move_towards, warmed_up_cosine
 from hirl.methods.split_batch_norm import average_statistics, split_batch_norm
 
@@ -84,6 +85,7 @@ class MoCoV2(Method):
         self._new_keys: list[Tensor] = []  # of this step's batches, until the optimiser has moved
 
     def _check(self, plan: Plan) -> None:
+        check_ranges(self)
         if self.queue_length < plan.batch_size or self.queue_length % plan.batch_size:
             fitting = max(1, round(self.queue_length / plan.batch_size)) * plan.batch_size
             raise ValueError(
@@ -91,10 +93,6 @@ class MoCoV2(Method):
                 f"over all ranks: {fitting} fits."
             )
         self._check_splits(plan.batch_size, ranks.size())
-        if not 0 <= self.momentum <= 1:
-            raise ValueError(f"momentum is {self.momentum}, but must lie between 0 and 1.")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature is {self.temperature}, but must be above 0.")
 
     def _check_splits(self, batch: int, world: int) -> None:
         def fits(splits: int) -> bool:

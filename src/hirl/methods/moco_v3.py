@@ -15,6 +15,7 @@ from hirl import backbones
 from hirl.data import view_recipes
 from hirl.data.views import View
 from hirl.methods import ranks
+from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, cosine, full_precision, move_towards, warmed_up_cosine
 from hirl.methods.sync_batch_norm import synchronise_batch_norm
 
@@ -86,6 +87,7 @@ class MoCoV3(Method):
         from timm.layers.patch_embed import PatchEmbed
         from timm.models.vision_transformer import VisionTransformer
 
+        check_ranges(self)
         outline = backbones.outline(self.backbone, **self.encoder_args)
         if (
             not isinstance(outline, VisionTransformer)
@@ -104,13 +106,6 @@ class MoCoV3(Method):
         patch = backbones.patch_size(outline) or 1
         if plan.image_size % patch:
             raise ValueError(f"views of {plan.image_size} pixels do not consist of whole patches of {patch} pixels.")
-        for name in ("dim", "hidden"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but a layer needs a width of at least 1.")
-        if not 0 <= self.momentum <= 1:
-            raise ValueError(f"momentum is {self.momentum}, but must lie between 0 and 1.")
-        if self.temperature <= 0:
-            raise ValueError(f"temperature is {self.temperature}, but must be above 0.")
         if plan.batch_size < 2:
             raise ValueError(f"a batch of {plan.batch_size} image has nothing to contrast with: take 2 or more.")
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hirl import backbones
 from hirl.methods import drop_path, ranks
+from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan, Rates, cosine, move_towards, warmed_up_cosine
 from hirl.methods.heads import BottleneckHead
 from hirl.methods.sync_batch_norm import synchronise_batch_norm
@@ -91,6 +92,11 @@ class SelfDistillation(Method):
     weight_decay: float
     final_weight_decay: float
 
+    remedy = (
+        "lower the learning rate, keep the last layer fixed for longer (frozen_epochs), use fewer prototypes, or set "
+        "head_batch_norm for a small network"
+    )
+
     # Networks
 
     def build(self, plan: Plan) -> None:
@@ -120,6 +126,7 @@ class SelfDistillation(Method):
         return head
 
     def _check(self, plan: Plan) -> None:
+        check_ranges(self)
         outline = backbones.outline(self.backbone, **self.encoder_args)
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in outline.modules()):
             raise ValueError(
@@ -130,18 +137,14 @@ class SelfDistillation(Method):
         for view in self.views(plan.image_size):
             if view.size % patch:
                 raise ValueError(f"views of {view.size} pixels do not consist of whole patches of {patch} pixels.")
-        for name in ("student_temperature", "teacher_temperature", "teacher_temperature_start"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must be above 0.")
-        for name in ("centre_momentum", "teacher_momentum"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must lie between 0 and 1.")
-        if self.clip is not None and self.clip <= 0:
-            raise ValueError(f"clip is {self.clip}, but must be above 0, or None for no clipping.")
 
     @property
     def encoder(self) -> nn.Module:
         return self.teacher.backbone
+
+    @property
+    def outputs(self) -> int:
+        return self.prototypes
 
     @property
     def twins(self) -> list[nn.Module]:

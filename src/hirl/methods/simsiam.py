@@ -15,6 +15,7 @@ from hirl.backbones import make_backbone
 from hirl.backbones import width as width_of
 from hirl.data import view_recipes
 from hirl.data.views import View
+from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
 from hirl.methods.sync_batch_norm import synchronise_batch_norm
 
@@ -71,10 +72,7 @@ class SimSiam(Method):
         synchronise_batch_norm(self)
 
     def _check(self, plan: Plan) -> None:
-        for name in ("dim", "hidden", "predictor_hidden"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}, but a layer needs a width of at least 1.")
+        check_ranges(self)
         if plan.batch_size < 2:
             raise ValueError(f"a batch of {plan.batch_size} image is too small for batch norm: take 2 or more.")
 

@@ -14,6 +14,7 @@ from hirl import backbones
 from hirl.data import view_recipes
 from hirl.data.views import View
 from hirl.methods import ranks
+from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
 from hirl.methods.cross_view import cross_view_entropy
 from hirl.methods.lars import LARS
@@ -118,9 +119,10 @@ class SwAV(Method):
         backbone = backbones.make_backbone(
             self.backbone, **backbones.open_residual_branches(self.backbone) | self.encoder_args
         )
-        projector = SwaVProjectionHead(backbones.width(backbone), self.hidden, self.dim)
-        norm = nn.BatchNorm1d(self.dim, affine=False) if self.head_batch_norm else nn.Identity()
-        self.network = Network(backbone, nn.Sequential(projector, norm))
+        head = SwaVProjectionHead(backbones.width(backbone), self.hidden, self.dim)
+        if self.head_batch_norm:
+            head.layers.append(nn.BatchNorm1d(self.dim, affine=False))
+        self.network = Network(backbone, head)
         synchronise_batch_norm(self.network)
         self.prototype_layer = nn.Linear(self.dim, self.prototypes, bias=False)  # (K, D)
         self._normalise_prototypes()
@@ -129,22 +131,17 @@ class SwAV(Method):
         self._new_embeddings: list[Tensor] = []  # of this step's batches, until the optimiser has moved
 
     def _check(self, plan: Plan) -> None:
+        check_ranges(self)
         if self.queue_length < 0 or self.queue_length % plan.batch_size:
             fitting = max(1, round(self.queue_length / plan.batch_size)) * plan.batch_size
             raise ValueError(
                 f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} images "
                 f"over all ranks, or 0 for no queue: {fitting} fits."
             )
-        if self.temperature <= 0:
-            raise ValueError(f"temperature is {self.temperature}, but must be above 0.")
         if self.epsilon < SMALLEST_EPSILON:
             raise ValueError(f"epsilon is {self.epsilon}, but must be at least {SMALLEST_EPSILON}.")
-        for name, least in (("prototypes", 2), ("iterations", 1), ("queue_epoch", 0), ("frozen_epochs", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least {least}.")
-        if self.local_size is not None and self.local_size < 1:
-            raise ValueError(f"local_size is {self.local_size}, but a crop has at least 1 pixel a side.")
-        self.views(plan.image_size)
+        if plan.batch_size < 2:
+            raise ValueError(f"a batch of {plan.batch_size} image fits all prototypes alike: take 2 or more.")
 
     @property
     def encoder(self) -> nn.Module:
@@ -153,6 +150,11 @@ class SwAV(Method):
     @property
     def outputs(self) -> int:
         return self.prototypes
+
+    remedy = (
+        "take an epsilon well below the temperature, keep the prototypes still for longer (frozen_epochs), set "
+        "head_batch_norm, or lower the learning rate"
+    )
 
     # Views
 

@@ -45,7 +45,7 @@ class Observer(Protocol):
     def stepped(self, step: int, losses: Losses, rates: dict[str, float], images: int, waited: float) -> None: ...
     def refreshing(self, epoch: int) -> Progress | None: ...
     def refreshed(self, epoch: int, seconds: dict[str, float], paths: SemanticPaths) -> None: ...
-    def epoch_ended(self, epoch: int, step: int, sample: Tensor) -> None: ...
+    def epoch_ended(self, epoch: int, step: int, sample: list[Tensor]) -> None: ...
 
 
 class NotFinite(Exception):  # noqa: N818
@@ -117,7 +117,7 @@ class Loop:
             self._save_if_due()
             if self.step % self.plan.steps_per_epoch == 0:
                 break
-        self.observer.epoch_ended(epoch, self.step, torch.cat(self._sample))
+        self.observer.epoch_ended(epoch, self.step, self._sample)
         self._sample = []
 
     def _step(self, parts: list[Batch], epoch: int) -> Losses:

@@ -21,6 +21,7 @@ from hirl.data.sources import open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.memory import in_memory
 from hirl.hierarchy.paths import SemanticPaths
+from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan
 from hirl.methods.sync_batch_norm import synchronise_batch_norm
 from hirl.run import Run
@@ -79,6 +80,7 @@ def pretrain(
     checkpoint_minutes  between checkpoints within an epoch; there is always one at its end
     """
     _check(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed)
+    check_ranges(method)  # here as well, where nothing is written yet
     images = in_memory(open_images(data, split=split, channels=channels), strict=strict)
     size = image_size if image_size is not None else _own_size(images)
     _check_counts(images, hierarchy, batch_size, epochs)
@@ -286,5 +288,5 @@ def _observer(
     knn = None
     if knn_every and images.labels is not None:
         knn = OnlineKnn(images, method, plan, every=knn_every, normalisation=loader.normalisation, device=fabric.device)
-    with Report(run, plan, outputs=method.outputs, start=start, wandb=wandb, evaluate=knn) as report:
+    with Report(run, plan, method=method, start=start, wandb=wandb, evaluate=knn) as report:
         yield report

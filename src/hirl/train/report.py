@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hirl.hierarchy.kmeans import Progress as KmeansProgress
 from hirl.hierarchy.paths import SemanticPaths
-from hirl.methods.base import Plan
+from hirl.methods.base import Method, Plan
 from hirl.run import Run
 from hirl.train import watch
 from hirl.train.joint import Losses
@@ -39,14 +39,14 @@ class Report:
         run: Run,
         plan: Plan,
         *,
-        outputs: int | None,
+        method: Method,
         start: int,
         wandb: str | None = None,
         evaluate: Callable[[int], dict[str, float]] | None = None,
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self.run, self.plan, self.outputs, self.evaluate = run, plan, outputs, evaluate
+        self.run, self.plan, self.method, self.evaluate = run, plan, method, evaluate
         self.console = Console(stderr=True)
         self.board = SummaryWriter(str(run.folder / "tensorboard"), purge_step=start)
         self.wandb = _wandb(wandb, run) if wandb else None
@@ -129,7 +129,7 @@ class Report:
         self.warn(health.warnings)
         self._since = time.monotonic()  # the refresh has its own figures
 
-    def epoch_ended(self, epoch: int, step: int, sample: Tensor) -> None:
+    def epoch_ended(self, epoch: int, step: int, sample: list[Tensor]) -> None:
         health = watch.representations(sample)
         figures = dict(health.figures)
         if self._epoch_began is not None:
@@ -139,7 +139,8 @@ class Report:
         self._log(step, figures)
         self.warn(health.warnings)
         if epoch >= max(2, self.plan.epochs // 5):  # every run begins near there
-            self.warn(watch.stuck_at(self._epoch["loss_image"], self.outputs).warnings)
+            loss = self._epoch[self.method.even_loss]
+            self.warn(watch.stuck_at(loss, self.method.outputs, self.method.remedy).warnings)
         knn = {name: value for name, value in figures.items() if name.startswith("knn")}
         if knn:
             shown = ", ".join(f"{name} {value:.1%}" for name, value in knn.items())

@@ -15,6 +15,7 @@ Thresholds, and why:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -34,12 +35,19 @@ class Health:
     warnings: list[str]
 
 
-def representations(z0: Tensor) -> Health:
-    """Of z⁰ (n, D), a sample of an epoch."""
-    units = F.normalize(z0.float(), dim=1)
-    dim = units.shape[1]
-    spread = float(units.std(0).mean()) * math.sqrt(dim)
-    spectrum = torch.linalg.svdvals(units - units.mean(0)).square()
+def representations(batches: Sequence[Tensor]) -> Health:
+    """Of z⁰ of some batches of an epoch, each (B, D).
+
+    Images are compared within their batch: behind batch norm they may all have one representation, but another one in
+    every batch.
+    """
+    if all(len(z0) == 1 for z0 in batches):
+        batches = [torch.cat(list(batches))]
+    units = [F.normalize(z0.float(), dim=1) for z0 in batches]
+    centred = torch.cat([batch - batch.mean(0) for batch in units])  # (n, D)
+    n, dim = centred.shape
+    spread = float((centred.square().sum(0) / max(1, n - len(batches))).sqrt().mean()) * math.sqrt(dim)
+    spectrum = torch.linalg.svdvals(centred).square()
     shares = spectrum / spectrum.sum().clamp(min=1e-12)
     rank = float(torch.exp(-(shares * shares.clamp(min=1e-12).log()).sum()))
     warnings = []
@@ -85,14 +93,11 @@ def tree_shape(tree: PrototypeTree) -> Health:
     return Health(figures | {f"largest_node_{level}": share for level, share in enumerate(largest)}, warnings)
 
 
-def stuck_at(loss: float, outputs: int | None) -> Health:
-    """Of a method's mean loss over an epoch and the number of outputs it spreads images over, if it does."""
+def stuck_at(loss: float, outputs: int | None, remedy: str) -> Health:
+    """Of a method's loss at the end of an epoch, the number of outputs it spreads images over, and what helps it."""
     if outputs is None or abs(loss - math.log(outputs)) > NEAR_LN_K * math.log(outputs):
         return Health({}, [])
     return Health(
         {},
-        [
-            f"the loss is {loss:.4f}, which is ln {outputs}: every image looks the same to the method; lower the "
-            "learning rate, let the first epochs keep the last layer fixed, or use fewer outputs"
-        ],
+        [f"the loss is {loss:.4f}, which is ln {outputs}: every image looks the same to the method; {remedy}"],
     )

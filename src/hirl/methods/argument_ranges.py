@@ -1,0 +1,45 @@
+"""What the numbers that methods are told must lie within: a name means the same in every method."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hirl.methods.base import Method
+
+AT_LEAST = {
+    "dim": 1,
+    "hidden": 1,
+    "predictor_hidden": 1,
+    "prototypes": 2,
+    "iterations": 1,
+    "local_crops": 0,
+    "local_size": 1,
+    "queue_epoch": 0,
+    "frozen_epochs": 0,
+    "warmup_epochs": 0,
+    "teacher_temperature_epochs": 0,
+    "lr": 0,
+    "start_lr": 0,
+    "final_lr": 0,
+    "weight_decay": 0,
+    "final_weight_decay": 0,
+}
+ABOVE_0 = {"temperature", "student_temperature", "teacher_temperature", "teacher_temperature_start", "clip"}
+SHARES = {"momentum", "sgd_momentum", "centre_momentum", "teacher_momentum"}
+
+
+def check_ranges(method: Method) -> None:
+    """A ValueError for the first of the method's arguments that is out of range; None is for the method to judge."""
+    for name, value in method.arguments.items():
+        if value is None or name not in AT_LEAST.keys() | ABOVE_0 | SHARES:
+            continue
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, but must be a finite number.")
+        if name in AT_LEAST and value < AT_LEAST[name]:
+            raise ValueError(f"{name} is {value}, but must be at least {AT_LEAST[name]}.")
+        if name in ABOVE_0 and value <= 0:
+            raise ValueError(f"{name} is {value}, but must be above 0.")
+        if name in SHARES and not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value}, but must lie between 0 and 1.")
