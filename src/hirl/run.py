@@ -82,8 +82,11 @@ class Run:
                 return
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Writes down the configuration, or checks that an existing run has the same one; to be called when locked."""
-        if self.exists:
+        """Writes down the configuration, or checks that a run with a checkpoint has the same; to be called when locked.
+
+        One that was refused or stopped before its first checkpoint has nothing to lose: it begins anew.
+        """
+        if self.exists and self.checkpoint_file.is_file():
             changed = differences(self.config, config)
             if changed:
                 raise ValueError(

@@ -99,6 +99,14 @@ def test_a_finished_run_says_so_and_a_changed_one_is_refused(
     assert before == {file: file.stat().st_mtime_ns for file in before}
 
 
+def test_a_refused_start_does_not_stand_in_the_way_of_the_corrected_one(shapes: Shapes, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="queue_length"):
+        pretrain(shapes, moco(queue_length=7), HIERARCHY, out=tmp_path / "run", **OPTIONS)
+    run = pretrain(shapes, moco(), HIERARCHY, out=tmp_path / "run", **OPTIONS)
+    assert run.finished
+    assert run.config["method"]["init_args"]["queue_length"] == moco().queue_length
+
+
 @pytest.mark.parametrize("make", [moco, dino])
 def test_the_arms_are_equal_to_the_bit_until_the_tree(
     make: Any, shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
