@@ -58,6 +58,7 @@ MISTAKES = [
     ("SwAV", "--method.final_lr -1", "final_lr is -1.0, but must be at least 0"),
     ("SwAV", "--batch_size 1", "a batch of 1 image fits all prototypes alike: take 2 or more"),
     ("MoCoV3", "--method.backbone resnet18 --method.backbone_args null", "is no plain vision transformer"),
+    ("MoCoV3", "--image_size 0", "image_size must be at least 1, not 0"),
     ("MoCoV3", "--image_size 30", "views of 30 pixels do not consist of whole patches of 8 pixels"),
     ("MoCoV3", "--method.temperature -1", "temperature is -1.0, but must be above 0"),
     ("MoCoV3", "--method.momentum 1.1", "momentum is 1.1, but must lie between 0 and 1"),

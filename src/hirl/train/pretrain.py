@@ -79,7 +79,7 @@ def pretrain(
     init_from   a run folder, or an encoder's file, whose weights the encoder starts from; they must fit fully
     checkpoint_minutes  between checkpoints within an epoch; there is always one at its end
     """
-    _check(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed)
+    _check(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed, image_size=image_size)
     check_ranges(method)  # here as well, where nothing is written yet
     images = in_memory(open_images(data, split=split, channels=channels), strict=strict)
     size = image_size if image_size is not None else _own_size(images)
@@ -197,15 +197,14 @@ def pretrain(
     return run
 
 
-def _check(**values: int) -> None:
-    for name, value in values.items():
+def _check(*, batch_size: int, accumulate: int, **others: int | None) -> None:
+    for name, value in {"batch_size": batch_size, "accumulate": accumulate, **others}.items():
         least = 0 if name == "seed" else 1
-        if value < least:
+        if value is not None and value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
-    if values["batch_size"] % values["accumulate"]:
+    if batch_size % accumulate:
         raise ValueError(
-            f"batch_size {values['batch_size']} cannot be cut into {values['accumulate']} equal parts: "
-            "accumulate must divide it"
+            f"batch_size {batch_size} cannot be cut into {accumulate} equal parts: accumulate must divide it"
         )
 
 
