@@ -2,7 +2,7 @@
 
     PYTHONPATH=examples hirl pretrain shapes --method simclr.SimCLR --epochs 10
     PYTHONPATH=examples hirl pretrain shapes --method simclr.SimCLR --epochs 10 --hierarchy null
-    hirl evaluate runs/Shapes-train-32-px-seed-0-simclr-hirl-0 knn
+    hirl evaluate runs/shapes-simclr-hirl-0 knn
 
 HIRL, restarts, several processes, the watch over collapse and every evaluation come with it. The constructor stores
 its typed arguments, which become options of the command; `build` makes the networks.

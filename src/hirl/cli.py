@@ -32,6 +32,8 @@ examples:
   hirl pretrain photos/ --method DINO --epochs 100     learn from a folder of images; the same command continues
   hirl pretrain photos/ --method MoCoV2 --hierarchy null   the method alone, as a baseline
   hirl evaluate runs/photos-dino-hirl-0 knn linear     how good its encoder is, where there are labels
+  hirl compare shapes small/moco_v2 small/dino         base and HIRL side by side, in tables
+  hirl tune photos/ --config small/dino                which levels and negatives suit the images
   hirl embed runs/photos-dino-hirl-0 --out z.npz       features, z0 … zL and paths of its images, for use elsewhere
   hirl show runs/photos-dino-hirl-0                    a run as a page of text
   hirl images photos/ --out sheet.png                  what is in a folder, and a contact sheet of it

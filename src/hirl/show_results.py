@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
@@ -65,9 +65,36 @@ def result_tables(task: str, subject: str, result: Result) -> None:
         console.print(_table(columns, list(rows)))
     figures = ", ".join(f"{name} {shown(name, value)}" for name, value in result.headline.items())
     console.print(escape(f"{task}: {figures}"), highlight=False, soft_wrap=True)
-    if result.chosen:
-        words = ", ".join(f"{name} {shown(name, value)}" for name, value in result.chosen.items())
-        console.print(escape(f"{task} settled on: {words}"), highlight=False, soft_wrap=True)
+    for line in settled(result):
+        console.print(escape(f"{task} settled on{line}"), highlight=False, soft_wrap=True)
+
+
+def settled(result: Result) -> list[str]:
+    """What a protocol settled on, a line for each group of settings; of a nested group only what no column shows."""
+    columns = {column for row in result.rows for column in row}
+    lines = []
+    for group, settings in _groups(result.chosen):
+        words = ", ".join(
+            f"{name} {_setting(value)}" for name, value in settings.items() if not (group and name in columns)
+        )
+        if words:
+            lines.append(f"{', ' if group else ''}{group}: {words}")
+    return lines
+
+
+def _groups(chosen: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """The settings that stand side by side, with the names they are nested under: `rates at 50 classes`."""
+    yield group, {name: value for name, value in chosen.items() if not isinstance(value, Mapping)}
+    for name, value in chosen.items():
+        if isinstance(value, Mapping):
+            yield from _groups(value, f"{group} at {name}" if group else name)
+
+
+def _setting(value: Any) -> str:
+    """A setting as it would be typed."""
+    if isinstance(value, list | tuple):
+        return " ".join(map(_setting, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _columns(row: Row) -> tuple[str, ...]:

@@ -33,6 +33,14 @@ def test_a_folder_without_an_image(tmp_path: Path) -> None:
         open_images(tmp_path / "set")
 
 
+@pytest.mark.parametrize("name", ["shapes", "shapes-64", "cifar10", "CIFAR-10"])
+def test_an_empty_folder_that_hides_a_data_set(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()
+    with pytest.raises(ValueError, match=rf"no image in the folder {name}, which goes before the data set of that"):
+        open_images(name)
+
+
 def test_a_missing_path(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"photos' is neither a path nor the name of a data set"):
         open_images(tmp_path / "photos")
@@ -57,6 +65,21 @@ def test_the_built_in_pictures_by_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert torch.equal(grey.labels, train.labels)
     with pytest.raises(FileNotFoundError, match=r"did you mean shapes\?$"):
         open_images("shape")
+
+
+def test_a_folder_with_lists_of_its_images(tmp_path: Path) -> None:
+    """As Places205 comes: the folders are by letter, the classes in the lists."""
+    for name in ("a/abbey", "b/beach"):
+        (tmp_path / "set" / "images" / name).mkdir(parents=True)
+        for number in range(3):
+            Image.new("RGB", (4, 4)).save(tmp_path / "set" / "images" / name / f"{number}.png")
+    (tmp_path / "set" / "train_places.csv").write_text("a/abbey/0.png 0\na/abbey/1.png 0\nb/beach/0.png 1\n")
+    (tmp_path / "set" / "val_places.csv").write_text("a/abbey/2.png 0\nb/beach/2.png 1\n")
+    for split, labels in (("train", [0, 0, 1]), ("val", [0, 1])):
+        images = open_images(tmp_path / "set", split=split)
+        assert images.labels is not None
+        assert images.labels.flatten().tolist() == labels
+        assert images.label_names == (("a/abbey", "b/beach"),)
 
 
 def test_a_home_shortcut_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,17 @@
-"""No method takes a number that means nothing: every numeric argument of every method has a least value."""
+"""No method of ours takes a number that means nothing; what a user's own method is told is its own to judge."""
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from hirl import methods
-from hirl.methods.argument_ranges import ABOVE_0, AT_LEAST, SHARES
+from hirl.methods.argument_ranges import ABOVE_0, AT_LEAST, SHARES, check_ranges
 from hirl.methods.base import Plan
 
 NAMES = [name for name in methods.__all__ if name != "Method"]
@@ -41,6 +43,34 @@ def test_what_is_no_finite_number_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=f"{argument} is {value}, but must be a finite number"):
         run.built(name, small[name] | {argument: value}, plan)
+
+
+@pytest.mark.parametrize("value", ["0.1", True, [0.1, 0.2]])
+def test_what_is_no_number_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^lr is .*, but must be a number\.$"):
+        check_ranges(methods.DINO(lr=value))
+
+
+@pytest.mark.parametrize("value", ["cosine", True, (512, 256), -1, float("nan")])
+@pytest.mark.parametrize("argument", ["dim", "temperature", "lr"])
+def test_what_a_users_own_method_is_told_is_not_judged(argument: str, value: Any) -> None:
+    spec = importlib.util.spec_from_file_location("simclr", Path(__file__).parents[2] / "examples" / "simclr.py")
+    assert spec is not None
+    assert spec.loader is not None
+    simclr = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(simclr)
+    check_ranges(simclr.SimCLR(**{argument: value}))
+
+
+def test_what_a_users_class_adds_to_one_of_ours_is_not_judged_but_the_rest_is() -> None:
+    class Own(methods.SimSiam):
+        def __init__(self, *, temperature: str = "cosine", **of_simsiam: Any) -> None:
+            super().__init__(**of_simsiam)
+            self.temperature = temperature
+
+    check_ranges(Own())
+    with pytest.raises(ValueError, match=r"^lr is -1, but must be at least 0\.$"):
+        check_ranges(Own(lr=-1))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
 import subprocess
@@ -16,6 +17,7 @@ import yaml
 
 from hirl.cli import main
 from hirl.run import Run
+from hirl.train.pretrain import pretrain
 
 TINY: dict[str, Any] = {
     "method": {
@@ -89,6 +91,15 @@ def test_a_baseline_comes_back_as_a_baseline(config: Path, images: Path, tmp_pat
     assert Run(tmp_path / "again").config == Run(out).config
     one, other = (torch.load(Run(place).checkpoint_file, weights_only=True) for place in (out, tmp_path / "again"))
     assert all(torch.equal(one["joint"][name], other["joint"][name]) for name in one["joint"])
+
+
+def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    documented = [line.partition(":")[0].strip() for line in (inspect.getdoc(pretrain) or "").splitlines()]
+    assert set(inspect.signature(pretrain).parameters) <= set(documented)
+    for words, told in ((["--help"], "Images a step, over all"), (["--hierarchy.help"], "Negative paths an image")):
+        with pytest.raises(SystemExit):
+            main(["pretrain", *words])
+        assert told in " ".join(capsys.readouterr().out.split())
 
 
 def run_command(*words: str | Path) -> subprocess.Popen[str]:

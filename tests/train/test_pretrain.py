@@ -158,6 +158,19 @@ def test_an_unlabelled_folder_with_a_bad_file(tmp_path: Path) -> None:
     assert len(run.tree.leaves) == 40
 
 
+def test_a_run_is_named_after_the_data_and_not_after_their_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for part, count in (("train", 16), ("val", 1)):
+        (tmp_path / "zoo" / part).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (16, 16), (number, 0, 0)).save(tmp_path / "zoo" / part / f"{number}.png")
+    run = pretrain("zoo/", moco(), None, **OPTIONS | {"epochs": 1})
+    assert run.folder == Path("runs/zoo-mocov2-base-0")
+
+
 def test_grey_images_with_a_normalisation_of_their_own(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (40, 16, 16), dtype=np.uint8)
     options = OPTIONS | {"channels": 1, "mean": (0.3,), "std": (0.2,)}

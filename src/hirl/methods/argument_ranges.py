@@ -1,8 +1,10 @@
-"""What the numbers that methods are told must lie within: a name means the same in every method."""
+"""What the numbers that methods are told must lie within: a name means the same in every method of the package."""
 
 from __future__ import annotations
 
+import inspect
 import math
+from numbers import Real
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,13 +30,21 @@ AT_LEAST = {
 }
 ABOVE_0 = {"temperature", "student_temperature", "teacher_temperature", "teacher_temperature_start", "clip"}
 SHARES = {"momentum", "sgd_momentum", "centre_momentum", "teacher_momentum"}
+PACKAGE = f"{__package__}."
 
 
 def check_ranges(method: Method) -> None:
-    """A ValueError for the first of the method's arguments that is out of range; None is for the method to judge."""
-    for name, value in method.arguments.items():
+    """A ValueError for the first of the method's arguments that is out of range; None is for the method to judge.
+
+    Arguments that a class outside the package has are its own to judge: there a name may mean anything.
+    """
+    ours = next(kind for kind in type(method).__mro__ if kind.__module__.startswith(PACKAGE))
+    for name in inspect.signature(ours).parameters:
+        value = getattr(method, name, None)
         if value is None or name not in AT_LEAST.keys() | ABOVE_0 | SHARES:
             continue
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise ValueError(f"{name} is {value!r}, but must be a number.")
         if not math.isfinite(value):
             raise ValueError(f"{name} is {value}, but must be a finite number.")
         if name in AT_LEAST and value < AT_LEAST[name]:

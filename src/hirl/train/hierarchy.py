@@ -12,15 +12,18 @@ from hirl.hierarchy.levels import check_levels, suggest_levels
 class Hierarchy:
     """HIRL on top of a method.
 
-    levels: prototypes a level, fine to coarse; None: what suits the number of images
-    negatives: negative paths an image; None: all
-    start_epoch: T₁, the first epoch with a tree; None: after a tenth of the epochs
-    head_layers: linear layers in each head h_l
-    weight: of L_SPD; 1 as in Eq. 4
-    features: "bank" clusters the z⁰ that training itself gave in the last epoch; "pass" embeds all images anew, as the
-        paper does
-    assign: "stored" takes each image's leaf from the last clustering; "step" finds it anew at every step from the
-        second global view (SwAV's way)
+    Args:
+        levels: Prototypes a level, fine to coarse; by default what suits the number of images.
+        negatives: Negative paths an image; null for all.
+        start_epoch: T₁, the first epoch with a tree, counted from 0; by default after a tenth of the epochs.
+        head_layers: Linear layers in each head h_l.
+        weight: Of L_SPD; 1 as in Eq. 4.
+        features: "bank" clusters the z⁰ that training itself gave in the last epoch; "pass" embeds all images anew, as
+            the paper does.
+        assign: "stored" takes each image's leaf from the last clustering; "step" finds it anew at every step from the
+            second global view (SwAV's way).
+        iterations: Steps of K-means a level at most.
+        tolerance: A level of K-means ends when no more than this share of its rows changes its prototype.
     """
 
     levels: tuple[int, ...] | None = None

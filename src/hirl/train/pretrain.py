@@ -66,18 +66,32 @@ def pretrain(
 ) -> Run:
     """Trains `method` on `data`, with HIRL on top unless `hierarchy` is None, and gives the run folder.
 
-    data        a folder of images or anything else `hirl.data.open_images` takes
-    out         the run folder; by default named below runs/ after data, method, arm and seed. The same call continues
-                an unfinished run in it
-    batch_size  images a step, over all processes and accumulated parts
-    image_size  the side of a global view; by default that of small equal-sized images, else 224
-    split       the part of the data to train on; by default its training part
-    mean, std   what is taken off and divided out of each channel, in [0, 1]; by default ImageNet's
-    strict      an unreadable image ends the run; by default another takes its place and skipped.txt tells
-    accumulate  parts a batch is cut into where it does not fit at once
-    knn_every   epochs between KNN evaluations, where there are labels; 0 for never
-    init_from   a run folder, or an encoder's file, whose weights the encoder starts from; they must fit fully
-    checkpoint_minutes  between checkpoints within an epoch; there is always one at its end
+    Args:
+        data: A folder of images or anything else `hirl.data.open_images` takes.
+        method: One of DINO, IBOT, MoCoV2, MoCoV3, SimSiam, SwAV, or a class of your own.
+        hierarchy: HIRL on top of the method; null for the baseline.
+        out: The run folder; by default named below runs/ after data, method, arm and seed. The same call continues an
+            unfinished run in it.
+        epochs: Passes over all images.
+        batch_size: Images a step, over all processes and accumulated parts.
+        image_size: The side of a global view; by default that of small equal-sized images, else 224.
+        seed: Of everything that is drawn.
+        split: The part of the data to train on; by default its training part.
+        channels: 3, or 1 for grey.
+        mean: What is taken off each channel, in [0, 1]; by default ImageNet's.
+        std: What is divided out of each channel; by default ImageNet's.
+        strict: An unreadable image ends the run; by default another takes its place and skipped.txt tells.
+        precision: Of the networks' forward and backward pass.
+        accelerator: What to train on; by default a GPU where there is one.
+        devices: How many of them on this machine; by default all GPUs, and one process on a CPU.
+        nodes: Machines that train together.
+        compile: Whether torch.compile is applied to the networks.
+        accumulate: Parts a batch is cut into where it does not fit at once.
+        workers: Processes that read images; by default none for small images in memory, else one a core, at most 8.
+        knn_every: Epochs between KNN evaluations, where there are labels; 0 for never.
+        checkpoint_minutes: Between checkpoints within an epoch; there is always one at its end.
+        init_from: A run folder, or an encoder's file, whose weights the encoder starts from; they must fit fully.
+        wandb: The project of Weights & Biases to report to, beside metrics.jsonl and TensorBoard.
     """
     _check(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed, image_size=image_size)
     check_ranges(method)  # here as well, where nothing is written yet
@@ -100,7 +114,7 @@ def pretrain(
         "accumulate": accumulate,
         "init_from": init_from,
     }
-    run = Run(out if out is not None else f"runs/{_run_name(images.name, method, hierarchy, seed)}")
+    run = Run(out if out is not None else f"runs/{_run_name(str(config['data']), method, hierarchy, seed)}")
 
     fabric = Fabric(
         accelerator=accelerator,

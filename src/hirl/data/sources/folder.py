@@ -20,14 +20,12 @@ from hirl.data.sources.splits import are_splits, choose_split, no_splits
 def open_folder(
     root: Path, images: Mapping[str, list[str]], *, split: str | None, channels: int, labelled: bool | None
 ) -> ImageSet:
-    """`images` are the names per folder, as `scan` gives them.
+    """`images` are the names per folder, as `scan` gives them; there is at least one.
 
     Labels come from folder names; classes are numbered over all splits, so that train and val agree.
     """
     name = one_line(str(root))
     found = {PurePosixPath(folder).parts: names for folder, names in images.items()}
-    if not found:
-        raise ValueError(f"There is no image in the folder {name}.")
     tops = {folder[0] for folder in found if folder}
     part: Folder = ()
     if () not in found and are_splits(tops):

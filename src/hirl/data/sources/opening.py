@@ -106,7 +106,7 @@ def _open_text(
         place = None if root is None else Path(root).expanduser()
         return open_torchvision(name, root=place, split=split, download=download, channels=channels)
     if path.is_dir():
-        return _open_folder(path, split, channels, labelled)
+        return _open_folder(path, split, channels, labelled, hides=drawn is not None or name is not None)
     if not path.exists():
         raise FileNotFoundError(_missing(text))
     if path.suffix.lower() == ".npz":
@@ -128,15 +128,21 @@ def _open_shapes(size: int, split: str | None, channels: int) -> ImageSet:
     return ArrayImages(name=drawn.name, pixels=pixels, labels=drawn.labels, label_names=drawn.label_names)
 
 
-def _open_folder(path: Path, split: str | None, channels: int, labelled: bool | None) -> ImageSet | ImageStream:
-    """By what lies in it: files of other kinds count when they lie at the top or one folder down."""
+def _open_folder(
+    path: Path, split: str | None, channels: int, labelled: bool | None, *, hides: bool
+) -> ImageSet | ImageStream:
+    """By what lies in it: files of other kinds count when they lie at the top or one folder down.
+
+    `hides`: it has the name of a data set, which may have been meant.
+    """
     found = scan(path)
     top = found.get("", [])
     if "dataset_dict.json" in top or {"dataset_info.json", "state.json"} <= set(top):
         return open_saved(path, split=split, channels=channels)
     if any(map(is_idx_name, top)):
         return open_idx(path, top, split=split, channels=channels)
-    lists = find_lists(path, top)
+    with os.scandir(path) as entries:  # for a scan keeps no text files, of which there may be one an image
+        lists = find_lists(path, [entry.name for entry in entries if not is_image_name(entry.name) and entry.is_file()])
     if lists:
         return open_listed(path, lists, split=split, channels=channels)
     near = [(folder, name) for folder, names in found.items() if "/" not in folder for name in names]
@@ -148,6 +154,9 @@ def _open_folder(path: Path, split: str | None, channels: int, labelled: bool | 
             return open_parquet(path, split=split, channels=channels)
     images = {folder: list(filter(is_image_name, names)) for folder, names in found.items()}
     images = {folder: names for folder, names in images.items() if names}
+    if not images:
+        instead = ", which goes before the data set of that name: rename the folder or start elsewhere" if hides else ""
+        raise ValueError(f"There is no image in the folder {one_line(str(path))}{instead}.")
     return open_folder(path, images, split=split, channels=channels, labelled=labelled)
 
 
