@@ -27,22 +27,23 @@ from hirl.evals.knn import KS, TEMPERATURE, knn_accuracy
 
 TRAIN, TEST, D, CLASSES, BATCH = 50_000, 10_000, 512, 100, 512
 PROMISED = 2
+NOISE, GROWN_NOISE = 6.0, 3.0
 GROWTH = (12_500, 25_000, 50_000, 100_000)
 GROWN_DIM, GROWN_CLASSES = 128, (100, 20, 5)
 
 
-def classes_around(count: int, D: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Unit rows around a direction a class, overlapping as an encoder's do, and their classes."""
+def classes_around(count: int, D: int, classes: int, seed: int, noise: float) -> tuple[Tensor, Tensor]:
+    """Unit rows around a direction a class, and their classes; the more noise, the more they overlap."""
     middle = torch.randn(classes, D, generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (count,), generator=generator)
-    return F.normalize(middle[labels] + 3 * torch.randn(count, D, generator=generator), dim=1), labels
+    return F.normalize(middle[labels] + noise * torch.randn(count, D, generator=generator), dim=1), labels
 
 
 def prepared_knn(form: str, train: int, test: int) -> Callable[[], list[float]]:
     """The accuracy at each K, by ours or by lightly's function called once a K, a batch at a time."""
-    rows, labels = classes_around(train, D, CLASSES, 1)
-    queries, truth = classes_around(test, D, CLASSES, 2)
+    rows, labels = classes_around(train, D, CLASSES, 1, NOISE)
+    queries, truth = classes_around(test, D, CLASSES, 2, NOISE)
 
     def ours() -> list[float]:
         return knn_accuracy(rows, labels[:, None], queries, truth[:, None])[:, 0].tolist()
@@ -63,14 +64,7 @@ def prepared_knn(form: str, train: int, test: int) -> Callable[[], list[float]]:
 def against_lightly(train: int = TRAIN, test: int = TEST) -> None:
     title = f"KNN, {train:,} × {test:,} × {D}, {CLASSES} classes, K {KS}, float32"
     table = Table(title=title, title_justify="left")
-    for heading in (
-        "by",
-        "seconds",
-        "lightly / this",
-        "promised",
-        "peak MiB more",
-        "accuracy at each K",
-    ):
+    for heading in ("by", "seconds", "lightly / this", "promised", "peak MiB more", "accuracy at each K"):
         table.add_column(heading, justify="right")
     times = {form: seconds(prepared_knn(form, train, test), repeats=2) for form in ("hirl", "lightly")}
     for form, taken in times.items():
@@ -78,12 +72,12 @@ def against_lightly(train: int = TRAIN, test: int = TEST) -> None:
         ratio, aim = f"{times['lightly'] / taken:.1f}×", f"{PROMISED}×" if form == "hirl" else ""
         memory = peak_mebibytes(prepared_knn, form, train, test)
         table.add_row(form, f"{taken:.2f}", ratio, aim, f"{memory:.0f}", accuracy)
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 def labelled(count: int, seed: int, name: str) -> tuple[Tensor, ArrayImages]:
     """Features in a tree of classes, and the labels of images that are never looked at."""
-    features, fine = classes_around(count, GROWN_DIM, GROWN_CLASSES[0], seed)
+    features, fine = classes_around(count, GROWN_DIM, GROWN_CLASSES[0], seed, GROWN_NOISE)
     labels = torch.stack([fine * size // GROWN_CLASSES[0] for size in GROWN_CLASSES], dim=1)
     names = tuple(tuple(map(str, range(size))) for size in GROWN_CLASSES)
     pixels = torch.zeros(count, 3, 1, 1, dtype=torch.uint8)
@@ -117,7 +111,7 @@ def growth(counts: tuple[int, ...] = GROWTH) -> None:
             memory = peak_mebibytes(prepared_task, task, count)
             table.add_row(f"{count:,}", task.name, f"{taken:.1f}", f"{taken / first:.1f}×", f"{memory:.0f}")
         table.add_section()
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 def second_task(images: int = 10_000, backbone: str = "resnet18") -> None:
@@ -137,7 +131,7 @@ def second_task(images: int = 10_000, backbone: str = "resnet18") -> None:
             }
             hirl.evaluate(backbone, KNN(), **options)
             table.add_row(call, f"{time.perf_counter() - start:.2f}")
-    Console().print(table)
+    Console(width=120).print(table)
 
 
 def main() -> None:
