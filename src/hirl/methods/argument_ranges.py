@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-from numbers import Real
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def check_ranges(method: Method) -> None:
         value = getattr(method, name, None)
         if value is None or name not in AT_LEAST.keys() | ABOVE_0 | SHARES:
             continue
-        if isinstance(value, bool) or not isinstance(value, Real):
+        if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} is {value!r}, but must be a number.")
         if not math.isfinite(value):
             raise ValueError(f"{name} is {value}, but must be a finite number.")
