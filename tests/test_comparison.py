@@ -96,6 +96,41 @@ def test_an_ablation_has_an_arm_for_each_way(room: Path, tmp_path: Path) -> None
     assert config["hierarchy"]["negatives"] == 5
 
 
+def test_the_tree_keeps_its_place_among_other_epochs(room: Path, tmp_path: Path) -> None:
+    """And two recipes of one method are told apart."""
+    late = TINY | {"epochs": 8, "hierarchy": TINY["hierarchy"] | {"start_epoch": 4}}
+    (tmp_path / "late.yaml").write_text(yaml.safe_dump(late))
+    command, data, *others = words(room, tmp_path / "out", "--epochs", "2")
+    assert main([command, data, str(tmp_path / "late.yaml"), *others]) == 0
+    runs = [Run(path) for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    late_ones = [run.config["hierarchy"] for run in runs if "late" in run.folder.name]
+    assert [hierarchy["start_epoch"] for hierarchy in late_ones if hierarchy is not None] == [1]
+    with (tmp_path / "out" / "figures.csv").open() as file:
+        names = {row["method"] for row in csv.DictReader(file)}
+    assert names == {str(room / "tiny.yaml"), str(tmp_path / "late.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        ("epochs: 3\n", "names no method"),
+        ("- 3\n", "names no method"),
+        ("method: {class_path: mine.Own, init_args: {}}\n", "must be one of DINO"),
+        ("method: {class_path: hirl.methods.DINO, init_args: {wings: 2}}\n", "wings"),
+        ("method: {class_path: hirl.methods.DINO}\nhierarchy: {wings: 2}\n", "wings"),
+        ("method: {class_path: hirl.methods.DINO}\nhierarchy: null\n", "hierarchy null"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_told_so(
+    recipe: str, told: str, room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(recipe)
+    assert main(["compare", str(room / "train.npz"), str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [

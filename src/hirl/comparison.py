@@ -45,18 +45,19 @@ def compare(
     seeds    each is a pair of runs: differences are taken within pairs
     tasks    evaluations, as `hirl.evaluate` takes them
     ablate   {"levels": [(300, 30), (300,)]} or {"negatives": [100, 1000]}: HIRL's arm in each of these ways instead
-    epochs   for all recipes, where it is not their own that are wanted
+    epochs   for all recipes, where it is not their own that are wanted; the tree keeps its place among them
     """
     _check(recipes, seeds, tasks, ablate or {})
     folder = Path(out)
+    labels = _labels(recipes)
+    arms = {name: _arms(_hierarchy(name, epochs), ablate or {}) for name in recipes}  # all, before the first is trained
     figures: Figures = {}
     times: Figures = {}
     for name in recipes:
+        method = labels[name]
         for seed in seeds:
-            for arm in _arms(recipe(name)["hierarchy"], ablate or {}):
+            for arm, hierarchy in arms[name].items():
                 options = recipe(name)  # a method is built once
-                method = type(options["method"]).__name__
-                hierarchy = _arms(options["hierarchy"], ablate or {})[arm]
                 told = {"hierarchy": hierarchy, "seed": seed, "accelerator": accelerator}
                 told |= {} if epochs is None else {"epochs": epochs}
                 place = folder / f"{name.replace('/', '-')} {arm} {seed}".replace(" ", "-")
@@ -89,6 +90,22 @@ def _check(
     for name in ablate:
         if name not in ABLATED:
             raise ValueError(f"ablate knows {' and '.join(ABLATED)}, not {name!r}")
+
+
+def _labels(recipes: Sequence[str]) -> dict[str, str]:
+    """What stands for a recipe in the tables: its method, or its own name where two have the same."""
+    methods = {name: type(recipe(name)["method"]).__name__ for name in recipes}
+    return {name: method if list(methods.values()).count(method) == 1 else name for name, method in methods.items()}
+
+
+def _hierarchy(name: str, epochs: int | None) -> Hierarchy:
+    options = recipe(name)
+    hierarchy: Hierarchy | None = options["hierarchy"]
+    if hierarchy is None:
+        raise ValueError(f"the recipe {name!r} has hierarchy null, but it is HIRL that its baseline is compared with")
+    if epochs is None or hierarchy.start_epoch is None or "epochs" not in options:
+        return hierarchy
+    return replace(hierarchy, start_epoch=max(1, hierarchy.start_epoch * epochs // options["epochs"]))
 
 
 def _arms(hierarchy: Hierarchy, ablate: Mapping[str, Sequence[Any]]) -> dict[str, Hierarchy | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from hirl.data.loader import normalisation
-from hirl.data.sources import in_memory, open_images
+from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.encoders import device_of, open_encoder
 from hirl.evals.features import Shown, Store, extracted
@@ -66,7 +67,10 @@ def embed(
     if data is None:
         data, split = folder.config["data"], split if split is not None else folder.config.get("split")
     found = open_images(data, split=split, channels=opened.channels or 3)
-    images = in_memory(found)
+    skipped = Skipped()
+    images = in_memory(found, skipped=skipped)
+    if len(skipped):
+        warnings.warn(skipped.words(images.name), stacklevel=2)
     where = device_of(device)
     shown = Shown(opened.image_size, normalisation(images, opened.mean, opened.std), where, workers)
     trained = load_trained(folder, method=method)

@@ -17,6 +17,7 @@ from hirl import evals
 from hirl.data.loader import normalisation
 from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.splits import NoParts
 from hirl.encoders import Encoder, device_of, open_encoder
 from hirl.evals.base import Evaluation, Part, Result, Subject, Tell, silent
 from hirl.evals.features import Shown, Store, extracted
@@ -134,6 +135,14 @@ def _parts(
     train = _open(data, split, channels)
     try:
         test = _open(test_data if elsewhere else data, wanted, channels)
+    except NoParts as error:
+        if elsewhere or test_split is not None:
+            raise
+        lacks = "has no labels, and " if train.labels is None else "has "
+        raise ValueError(
+            f"{train.name} {lacks}no parts such as train and val, but an evaluation learns from labelled images and is "
+            "tested on others. Name the images to test on with test_data."
+        ) from error
     except ValueError as error:
         if elsewhere or test_split is not None:
             raise
@@ -145,11 +154,7 @@ def _open(source: Any, split: str | None, channels: int) -> ImageSet:
     skipped = Skipped()
     images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
     if len(skipped):
-        warnings.warn(
-            f"{len(skipped)} images of {images.name} could not be read and others stand in for them; the first: "
-            f"{next(iter(skipped))}",
-            stacklevel=2,
-        )
+        warnings.warn(skipped.words(images.name), stacklevel=2)
     return images
 
 

@@ -58,7 +58,9 @@ def list_runs(folder: Path) -> None:
         raise ValueError(f"there is no run below {str(folder)!r}")
     table = Table()
     for heading in ("run", "state", "loss_image", "loss_spd", "knn, finest level"):
-        table.add_column(heading, justify="left" if heading in ("run", "state") else "right")
+        words = heading in ("run", "state")
+        # A run's name stays whole, to be told apart and copied.
+        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=heading == "run")
     for place in runs:
         run = Run(place)
         lines = list(run.metrics())

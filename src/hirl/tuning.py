@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 
 from hirl.data.loader import Loader
-from hirl.data.sources import in_memory, open_images
+from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.evals.chosen_images import ChosenImages
 from hirl.files import written_whole
 from hirl.hierarchy.levels import check_levels, suggest_levels
@@ -55,7 +56,10 @@ def tune(
     held_out           images kept out of training for the loss; by default 8,000, or a fifth where there are fewer
     options            further arguments of `hirl.pretrain`
     """
-    images = in_memory(open_images(data, split=split, channels=channels))
+    skipped = Skipped()
+    images = in_memory(open_images(data, split=split, channels=channels), skipped=skipped)
+    if len(skipped):
+        warnings.warn(skipped.words(images.name), stacklevel=2)
     apart = held_out if held_out is not None else min(HELD_OUT, len(images) // 5)
     if not 1 <= apart < len(images):
         raise ValueError(f"held_out is {apart}, but must be at least 1 and below the {len(images)} images")

@@ -20,6 +20,7 @@ import yaml
 from PIL import Image
 
 from hirl.data import Shapes
+from hirl.embedding import embed
 from hirl.methods import DINO, Method, MoCoV2
 from hirl.run import Run
 from hirl.train import pretrain as pretraining
@@ -305,3 +306,17 @@ def test_what_cannot_be_trained_is_named(changes: dict[str, Any], words: str, sh
     )
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         pretrain(**arguments)
+
+
+def test_unreadable_small_images_are_listed_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Images of one small size are read into memory at once, where what cannot be read must not be lost sight of."""
+    (tmp_path / "photos").mkdir()
+    for index in range(40):
+        pixels = np.random.default_rng(index).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{index:02}.png")
+    (tmp_path / "photos" / "07.png").write_bytes(b"no picture")
+    run = pretrain(tmp_path / "photos", moco(), None, out=tmp_path / "run", **OPTIONS)
+    assert [line.split("\t")[0] for line in run.skipped_file.read_text().splitlines()] == ["7"]
+    assert "1 of the images of" in capsys.readouterr().out
+    with pytest.warns(UserWarning, match=r"1 of the images of .*07\.png"):
+        embed(run, quiet=True)

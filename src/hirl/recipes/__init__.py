@@ -27,11 +27,32 @@ def recipe_file(name: str) -> Path:
 
 
 def recipe(name: str) -> dict[str, Any]:
-    """A recipe as arguments of `hirl.pretrain`: `hirl.pretrain("photos/", **hirl.recipe("small/dino"))`."""
-    import hirl.methods
+    """A recipe as arguments of `hirl.pretrain`: `hirl.pretrain("photos/", **hirl.recipe("small/dino"))`.
+
+    The config.yaml of a run is one, too; the images it names are left out.
+    """
     from hirl.train.hierarchy import Hierarchy
 
-    options: dict[str, Any] = yaml.safe_load(recipe_file(name).read_text(encoding="utf-8"))
-    method = options["method"]
-    made = getattr(hirl.methods, method["class_path"].rpartition(".")[2])(**method["init_args"])
-    return options | {"method": made, "hierarchy": Hierarchy(**options["hierarchy"])}
+    options = yaml.safe_load(recipe_file(name).read_text(encoding="utf-8"))
+    if not isinstance(options, dict) or not isinstance(options.get("method"), dict):
+        raise ValueError(f"{name!r} is no recipe: it names no method with its class_path and init_args")
+    options.pop("data", None)
+    given = options.get("hierarchy", {})
+    try:
+        hierarchy = None if given is None else Hierarchy(**given)
+    except TypeError as error:
+        raise ValueError(f"the hierarchy of {name!r} has a setting that is not known: {error}") from error
+    return options | {"method": _method(name, **options["method"]), "hierarchy": hierarchy}
+
+
+def _method(name: str, class_path: str = "", init_args: dict[str, Any] | None = None, **others: Any) -> Any:
+    import hirl.methods
+
+    known = [kind for kind in hirl.methods.__all__ if kind != "Method"]
+    package, _, kind = class_path.rpartition(".")
+    if kind not in known or package.split(".")[0] not in ("", "hirl") or others:
+        raise ValueError(f"the method of {name!r} must be one of {', '.join(known)}, not {class_path!r}")
+    try:
+        return getattr(hirl.methods, kind)(**init_args or {})
+    except TypeError as error:
+        raise ValueError(f"the method of {name!r} has an argument that is not known: {error}") from error

@@ -17,7 +17,7 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from torch.nn.parallel import DistributedDataParallel
 
 from hirl.data.loader import EvaluationLoader, Loader
-from hirl.data.sources import open_images
+from hirl.data.sources import Skipped, open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.memory import in_memory
 from hirl.hierarchy.paths import SemanticPaths
@@ -95,7 +95,8 @@ def pretrain(
     """
     _check(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed, image_size=image_size)
     check_ranges(method)  # here as well, where nothing is written yet
-    images = in_memory(open_images(data, split=split, channels=channels), strict=strict)
+    skipped = Skipped()
+    images = in_memory(open_images(data, split=split, channels=channels), strict=strict, skipped=skipped)
     size = image_size if image_size is not None else _own_size(images)
     _check_counts(images, hierarchy, batch_size, epochs)
     config = {
@@ -138,6 +139,7 @@ def pretrain(
             "device": fabric.device,
             "workers": workers,
             "strict": strict,
+            "skipped": skipped,
             "mean": mean,
             "std": std,
         }
@@ -201,12 +203,14 @@ def pretrain(
                 _say(fabric, run, f"stopped at step {loop.step} of {plan.steps}; the same command continues")
                 raise
             finally:
-                if fabric.is_global_zero and len(loader.skipped):
-                    loader.skipped.write(run.skipped_file)
+                if fabric.is_global_zero and len(skipped):
+                    skipped.write(run.skipped_file)
+                    _say(fabric, run, f"warning: {skipped.words(images.name)}; all are in {run.skipped_file}")
             if fabric.is_global_zero:
                 about = {"backbone": method.backbone, "backbone_args": method.encoder_args, "image_size": size}
                 run.save_encoder(method.encoder, about | dataclasses.asdict(loader.normalisation))
                 run.report({"step": loop.step, "epoch": epochs, "finished": True})
+                _say(fabric, run, f"{run.folder} is finished; hirl show {run.folder} tells of it")
         fabric.barrier()
     return run
 

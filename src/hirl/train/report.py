@@ -139,7 +139,7 @@ class Report:
         self._log(step, figures)
         self.warn(health.warnings)
         if epoch >= max(2, self.plan.epochs // 5):  # every run begins near there
-            loss = self._epoch[self.method.even_loss]
+            loss = self._epoch.get(self.method.even_loss)
             self.warn(watch.stuck_at(loss, self.method.outputs, self.method.remedy).warnings)
         knn = {name: value for name, value in figures.items() if name.startswith("knn")}
         if knn:

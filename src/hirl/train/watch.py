@@ -93,9 +93,12 @@ def tree_shape(tree: PrototypeTree) -> Health:
     return Health(figures | {f"largest_node_{level}": share for level, share in enumerate(largest)}, warnings)
 
 
-def stuck_at(loss: float, outputs: int | None, remedy: str) -> Health:
-    """Of a method's loss at the end of an epoch, the number of outputs it spreads images over, and what helps it."""
-    if outputs is None or abs(loss - math.log(outputs)) > NEAR_LN_K * math.log(outputs):
+def stuck_at(loss: float | None, outputs: int | None, remedy: str) -> Health:
+    """Of a method's loss at the end of an epoch, the number of outputs it spreads images over, and what helps it.
+
+    A method that has no such loss, or does not log it, cannot be watched.
+    """
+    if outputs is None or loss is None or abs(loss - math.log(outputs)) > NEAR_LN_K * math.log(outputs):
         return Health({}, [])
     return Health(
         {},

@@ -31,6 +31,13 @@ class Skipped:
     def __iter__(self) -> Iterator[BadImage]:
         return (self._found[index] for index in sorted(self._found))
 
+    def words(self, name: str) -> str:
+        """For users: how many, and one of them."""
+        return (
+            f"{len(self)} of the images of {name} could not be read, and others stand in for them; the first: "
+            f"{next(iter(self))}"
+        )
+
     def write(self, path: Path) -> None:
         """One line an image: index, path and reason between tabs; nothing in a file name can break a line."""
         lines = (f"{bad.index}\t{one_line(bad.path)}\t{one_line(bad.reason)}\n" for bad in self)

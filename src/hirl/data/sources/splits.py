@@ -48,6 +48,10 @@ def choose_split(asked: str | None, available: Collection[str], *, name: str) ->
     raise ValueError(f"{name} has no split {wish!r}; choose one of {', '.join(map(repr, sorted(available)))}.")
 
 
+class NoParts(ValueError):  # noqa: N818
+    """A part was asked of images that have none."""
+
+
 def no_splits(asked: str | None, *, name: str) -> None:
     if asked is not None:
-        raise ValueError(f"{name} has no parts such as train and val, so split={asked!r} cannot be chosen.")
+        raise NoParts(f"{name} has no parts such as train and val, so split={asked!r} cannot be chosen.")
