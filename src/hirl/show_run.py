@@ -56,18 +56,17 @@ def list_runs(folder: Path) -> None:
     runs = sorted({Run(file.parent).folder for file in folder.glob("**/config.yaml")})
     if not runs:
         raise ValueError(f"there is no run below {str(folder)!r}")
-    table = Table()
-    for heading in ("run", "state", "loss_image", "loss_spd", "knn, finest level"):
-        words = heading in ("run", "state")
-        # A run's name stays whole, to be told apart and copied.
-        table.add_column(heading, justify="left" if words else "right", overflow="fold", no_wrap=heading == "run")
+    table = Table(title=f"runs in {escape(str(folder))}", title_justify="left")
+    for heading in ("run", "state", "loss_image", "loss_spd", "knn"):
+        # Names go on in the next line rather than lose their ends, by which runs are told apart.
+        table.add_column(heading, justify="left" if heading in ("run", "state") else "right", overflow="fold")
     for place in runs:
         run = Run(place)
         lines = list(run.metrics())
         last = [_last(lines, name) for name in ("loss_image", "loss_spd")]
         knn = _last(lines, "knn_level_0")
         shown = [("" if value is None else f"{value:.4f}") for value in last] + ["" if knn is None else f"{knn:.1%}"]
-        table.add_row(escape(str(place)), _state(run, run.config, lines), *shown)
+        table.add_row(escape(str(place.relative_to(folder))), _state(run, run.config, lines), *shown)
     Console().print(table)
 
 

@@ -71,7 +71,9 @@ def test_a_run_is_made_continued_and_shown(
     assert "MoCoV2, HIRL, finished, epoch 2 of 2" in page
     assert "loss_spd" in page
     assert main(["runs", str(tmp_path / "runs")]) == 0
-    assert "finished" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "finished" in listed
+    assert "│ a " in listed
 
 
 def test_a_baseline_comes_back_as_a_baseline(config: Path, images: Path, tmp_path: Path) -> None:
