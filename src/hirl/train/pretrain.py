@@ -210,7 +210,7 @@ def pretrain(
                 about = {"backbone": method.backbone, "backbone_args": method.encoder_args, "image_size": size}
                 run.save_encoder(method.encoder, about | dataclasses.asdict(loader.normalisation))
                 run.report({"step": loop.step, "epoch": epochs, "finished": True})
-                _say(fabric, run, f"{run.folder} is finished; hirl show {run.folder} tells of it")
+                _say(fabric, run, f"done: hirl show {run.folder} tells of it")
         fabric.barrier()
     return run
 
