@@ -76,6 +76,16 @@ def test_a_run_is_made_continued_and_shown(
     assert "│ a " in listed
 
 
+def test_a_batch_that_leaves_out_many_images_is_remarked_on(
+    config: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pretrain", str(images), "--config", str(config), "--hierarchy", "null", "--epochs", "1"]
+    assert main([*words, "--batch_size", "320", "--method.queue_length", "320", "--out", str(tmp_path / "large")]) == 0
+    assert "each epoch leaves out 280 images" in capsys.readouterr().out
+    assert main([*words, "--out", str(tmp_path / "small")]) == 0
+    assert "leaves out" not in capsys.readouterr().out
+
+
 def test_a_baseline_comes_back_as_a_baseline(config: Path, images: Path, tmp_path: Path) -> None:
     out = tmp_path / "base"
     assert main(["pretrain", str(images), "--config", str(config), "--hierarchy", "null", "--out", str(out)]) == 0

@@ -11,6 +11,8 @@ from hirl.train.checkpoint import load_checkpoint
 from hirl.train.hierarchy import Hierarchy
 from hirl.train.loop import NotFinite
 
+MANY = 0.1  # of the images
+
 
 def plan_in_words(
     run: Run, images: ImageSet, method: Method, hierarchy: Hierarchy | None, plan: Plan, start: int
@@ -20,6 +22,11 @@ def plan_in_words(
         f"{plan.epochs} epochs of {plan.steps_per_epoch} steps of {plan.batch_size} images of {plan.image_size} pixels",
         f"learning rate {method.peak_lr:.3g} for this batch size",
     ]
+    left_out = len(images) - plan.steps_per_epoch * plan.batch_size
+    if left_out > MANY * len(images):
+        lines.append(
+            f"each epoch leaves out {left_out:,} images, others every time: a smaller batch would take in more"
+        )
     if hierarchy is None:
         lines.append("no hierarchy: the baseline")
     else:
