@@ -65,7 +65,7 @@ def list_runs(folder: Path) -> None:
         lines = list(run.metrics())
         last = [_last(lines, name) for name in ("loss_image", "loss_spd")]
         knn = _last(lines, "knn_level_0")
-        shown = [("" if value is None else f"{value:.4f}") for value in last] + ["" if knn is None else f"{knn:.1%}"]
+        shown = [(f"{value:.4f}" if value else "") for value in last] + ["" if knn is None else f"{knn:.1%}"]
         table.add_row(escape(str(place.relative_to(folder))), _state(run, run.config, lines), *shown)
     Console().print(table)
 

@@ -91,8 +91,9 @@ class Report:
         self._log(step, line)
         made = step - self._start_step
         left = (time.monotonic() - self._began) / made * (self.plan.steps - step)
+        spd = f"loss_spd {line['loss_spd']:.4f}, " if line["loss_spd"] else ""  # 0 is that there is no tree
         words = (
-            f"loss_image {line['loss_image']:.4f}, loss_spd {line['loss_spd']:.4f}, "
+            f"loss_image {line['loss_image']:.4f}, {spd}"
             f"{line['images_per_second']:,.0f} images/s, {line['waiting_for_data']:.0%} waiting for data"
         )
         epoch = (step - 1) // self.plan.steps_per_epoch + 1
