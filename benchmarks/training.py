@@ -127,6 +127,18 @@ def dino_heads(method: DINO | IBOT, inputs: int) -> list[DINOProjectionHead]:
     ]
 
 
+def crops_of(transform: Callable[..., Transform], method: DINO | IBOT, size: int, split: float) -> Transform:
+    """Global crops above and local ones below a share of the image."""
+    return transform(
+        global_crop_size=size,
+        global_crop_scale=(split, 1.0),
+        local_crop_size=method.local_size or local_size(size),
+        local_crop_scale=(0.05, split),
+        n_local_views=method.local_crops,
+        gaussian_blur=(0.0, 0.0, 0.0),
+    )
+
+
 def lightly_ibot(method: IBOT, size: int) -> tuple[Transform, Step]:
     student, teacher = (
         MaskedVisionTransformerTIMM(make_backbone(method.backbone, **method.backbone_args or {})) for _ in range(2)
@@ -159,15 +171,7 @@ def lightly_ibot(method: IBOT, size: int) -> tuple[Transform, Step]:
         optimiser.step()
         optimiser.zero_grad()
 
-    transform = IBOTTransform(
-        global_crop_size=size,
-        global_crop_scale=(0.32, 1.0),
-        local_crop_size=method.local_size or local_size(size),
-        local_crop_scale=(0.05, 0.32),
-        n_local_views=method.local_crops,
-        gaussian_blur=(0.0, 0.0, 0.0),
-    )
-    return transform, step
+    return crops_of(IBOTTransform, method, size, 0.32), step
 
 
 def lightly_dino(method: DINO, size: int) -> tuple[Transform, Step]:
@@ -189,15 +193,7 @@ def lightly_dino(method: DINO, size: int) -> tuple[Transform, Step]:
         optimiser.step()
         optimiser.zero_grad()
 
-    transform = DINOTransform(
-        global_crop_size=size,
-        global_crop_scale=(0.25, 1.0),
-        local_crop_size=method.local_size or local_size(size),
-        local_crop_scale=(0.05, 0.25),
-        n_local_views=method.local_crops,
-        gaussian_blur=(0.0, 0.0, 0.0),
-    )
-    return transform, step
+    return crops_of(DINOTransform, method, size, 0.25), step
 
 
 LIGHTLY: dict[str, Callable[[Any, int], tuple[Transform, Step]]] = {

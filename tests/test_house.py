@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "run": {"backbones", "evals", "evaluation", "files", "hierarchy"},  # Run.evaluate, when it is called
     "train": {"data", "evals", "files", "hierarchy", "methods", "run"},
     "encoders": {"backbones", "evals", "run", "train"},
-    "trained": {"data", "evals", "hierarchy", "methods", "run", "train"},
+    "trained": {"evals", "hierarchy", "methods", "run", "train"},
     "results": {"data", "encoders", "evals", "files", "run"},
     "evaluation": {"data", "encoders", "evals", "methods", "results", "run", "show_results", "trained"},
     "embedding": {"data", "encoders", "evals", "files", "methods", "run", "show_results", "trained"},

@@ -15,6 +15,7 @@ from hirl.data.loader import normalisation
 from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.encoders import device_of, open_encoder
+from hirl.evals.base import silent
 from hirl.evals.features import Shown, Store, extracted
 from hirl.files import check_writable, written_whole
 from hirl.methods.base import Method
@@ -78,7 +79,7 @@ def embed(
 
     from hirl.show_results import told
 
-    with nullcontext(lambda *_: None) if quiet else told() as tell:
+    with nullcontext(silent) if quiet else told() as tell:
 
         def made(kind: str, network: nn.Module, sha256: str) -> Tensor:
             what = f"{kind} of {images.name}"

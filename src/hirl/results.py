@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.encoders import Encoder
 from hirl.evals.base import Evaluation, Result, Subject
 from hirl.files import written_whole
-from hirl.run import LIBRARIES, Run
+from hirl.run import LIBRARIES, Run, folder_name
 
 
 def results_folder(run: Run | None, out: str | os.PathLike[str] | None, data: Any, train: ImageSet) -> Path | None:
@@ -26,16 +25,11 @@ def results_folder(run: Run | None, out: str | os.PathLike[str] | None, data: An
     elif run is not None:
         named = os.fspath(data) if isinstance(data, str | os.PathLike) else None
         own = data is None or str(run.config["data"]) in (named, train.name)
-        folder = run.results_folder if own else run.results_folder / _slug(named or train.name)
+        folder = run.results_folder if own else run.results_folder / folder_name(named or train.name)
     else:
         return None
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _slug(name: str) -> str:
-    """The last part of a path or name, as a folder may be called anywhere."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).name).strip("-.") or "images"
 
 
 def write_result(folder: Path, task: Evaluation, result: Result, subject: Subject, opened: Encoder) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -200,3 +201,8 @@ def differences(old: Any, new: Any, name: str = "") -> list[str]:
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         return [] if list(old) == list(new) else [f"{name}: {list(old)} → {list(new)}"]
     return [] if old == new else [f"{name}: {old} → {new}"]
+
+
+def folder_name(name: str) -> str:
+    """The last part of the path or name of a set of images, as a folder may be called anywhere."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).name).strip("-.") or "images"

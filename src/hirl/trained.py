@@ -8,9 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hirl.data.sources.image_set import ImageSet
-from hirl.evals.base import Tell
-from hirl.evals.features import Shown, extracted, network_hash
+from hirl.evals.features import network_hash
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
@@ -108,16 +106,3 @@ def _paths(config: dict[str, Any], state: dict[str, Any], dim: int) -> SemanticP
         return None
     levels = [len(tree[f"prototypes.{level}"]) for level in range(sum(name.startswith("proto") for name in tree))]
     return SemanticPaths(dim, levels, head_layers=hierarchy["head_layers"])
-
-
-def representations(
-    run: Run,
-    images: ImageSet,
-    shown: Shown,
-    *,
-    method: str | type[Method] | None = None,
-    tell: Tell = lambda _what, _done, _total: None,
-) -> Tensor:
-    """(N, 1 + L, D): z⁰…zᴸ of every image."""
-    network = load_trained(run, method=method).to(shown.device)
-    return extracted(network, images, shown, what=f"representations of {images.name}", tell=tell)

@@ -22,13 +22,13 @@ from hirl.backbones import make_backbone
 from hirl.data import open_images
 from hirl.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalisation
 from hirl.evals import KNN, Clustering, HierarchyAgreement
-from hirl.evals.base import Evaluation, Result, Subject
-from hirl.evals.features import Shown
+from hirl.evals.base import Evaluation, Result, Subject, silent
+from hirl.evals.features import Shown, extracted
 from hirl.evals.knn import knn_accuracy
 from hirl.methods import MoCoV2
 from hirl.run import Run
 from hirl.train.checkpoint import load_checkpoint, save_checkpoint
-from hirl.trained import load_trained, representations
+from hirl.trained import load_trained
 
 QUICK = KNN(ks=(5, 10))
 NARROW = {"channels": [8, 8, 16, 16]}
@@ -201,7 +201,7 @@ def test_representations_are_what_training_would_make_of_the_images(runs: dict[s
     images = open_images(picture_files)
     for arm, count in (("hirl", 3), ("base", 1)):
         run = runs[arm]
-        found = representations(run, images, Shown(16, normalisation(images)))
+        found = extracted(load_trained(run), images, Shown(16, normalisation(images)), what="z", tell=silent)
         assert found.shape == (144, count, 16)
         state = load_checkpoint(run.checkpoint_file)["joint"]
         network = load_trained(run)

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.strategies.ddp import DDPStrategy
-from torch.nn.parallel import DistributedDataParallel
 
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import Skipped, open_images
@@ -24,11 +19,12 @@ from hirl.hierarchy.paths import SemanticPaths
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan
 from hirl.methods.sync_batch_norm import synchronise_batch_norm
-from hirl.run import Run
+from hirl.run import Run, folder_name
 from hirl.train.checkpoint import load_checkpoint, save_checkpoint
 from hirl.train.hierarchy import Hierarchy
 from hirl.train.loop import HEADS, NETWORKS, Loop, NotFinite, Stopped, mixed
 from hirl.train.online_knn import OnlineKnn
+from hirl.train.processes import strategy
 from hirl.train.report import Report, Silent
 from hirl.train.signals import stop_signals
 from hirl.train.weights import start_from
@@ -122,7 +118,7 @@ def pretrain(
         devices=devices,
         num_nodes=nodes,
         precision=precision,
-        strategy=_strategy(accelerator, devices, nodes),
+        strategy=strategy(accelerator, devices, nodes),
     )
     fabric.launch()
     with _locked_on_first(fabric, run):
@@ -240,18 +236,6 @@ def _check_counts(images: ImageSet, hierarchy: Hierarchy | None, batch_size: int
             )
 
 
-def _strategy(accelerator: str, devices: int | str, nodes: int) -> DDPStrategy | str:
-    """DDP for several processes, without sending buffers round: methods keep theirs equal, and a queue is large."""
-    launched = int(os.environ.get("WORLD_SIZE", os.environ.get("SLURM_NTASKS", "1")))
-    here = torch.cuda.device_count() if devices == "auto" and accelerator in ("auto", "cuda") else devices
-    several = nodes > 1 or launched > 1 or (isinstance(here, int) and here > 1)
-    if not several:
-        return "auto"
-    newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    options: dict[str, Any] = {"forward_sync_buffers" if newer else "broadcast_buffers": False}
-    return DDPStrategy(**options)
-
-
 def _own_size(images: ImageSet) -> int:
     return LARGE_IMAGE if images.pixels is None else int(min(images.pixels.shape[-2:]))
 
@@ -261,8 +245,7 @@ def _class_path(method: Method) -> str:
 
 
 def _run_name(data: str, method: Method, hierarchy: Hierarchy | None, seed: int) -> str:
-    words = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(data).name).strip("-.") or "images"
-    return f"{words}-{type(method).__name__.lower()}-{'base' if hierarchy is None else 'hirl'}-{seed}"
+    return f"{folder_name(data)}-{type(method).__name__.lower()}-{'base' if hierarchy is None else 'hirl'}-{seed}"
 
 
 def _plain(value: Any) -> Any:
