@@ -14,10 +14,10 @@ install: .venv/.installed
 	@touch $@
 
 test: install lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 test-long: install
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest -n 0 -m long
 
 # Breaks each detail of the methods in turn and expects a test to fail.
 test-details: install

@@ -26,11 +26,11 @@ from benchmarks.measure import peak_mebibytes
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import ImageSet, open_images
 from hirl.data.sources.memory import in_memory
-from hirl.evals.chosen_images import ChosenImages
+from hirl.data.sources.subset import Subset
 from hirl.hierarchy.paths import SemanticPaths
+from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Plan
 from hirl.recipes import recipe, recipe_names
-from hirl.train.hierarchy import Hierarchy
 from hirl.train.loop import Loop
 from hirl.train.report import Silent
 
@@ -106,7 +106,7 @@ def made(name: str, images: ImageSet, hierarchy: Hierarchy | None, epochs: int) 
 
 def two_epochs(name: str, data: str, *, hirl: bool) -> Callable[[], None]:
     images = in_memory(open_images(data))
-    some = ChosenImages(images, torch.arange(0, len(images), max(1, len(images) // MEMORY_IMAGES))[:MEMORY_IMAGES])
+    some = Subset(images, torch.arange(0, len(images), max(1, len(images) // MEMORY_IMAGES))[:MEMORY_IMAGES])
     hierarchy = replace(recipe(name)["hierarchy"], start_epoch=1, levels=None) if hirl else None
 
     def work() -> None:

@@ -19,11 +19,11 @@ import hirl
 from benchmarks.measure import peak_mebibytes, seconds
 from hirl.data import Shapes
 from hirl.data.loader import IMAGENET_MEAN, IMAGENET_STD
-from hirl.data.render import Normalisation
 from hirl.data.sources.arrays import ArrayImages
+from hirl.data.views.render import Normalisation
 from hirl.evals import KNN, Clustering, HierarchyAgreement
 from hirl.evals.base import Evaluation, Subject
-from hirl.evals.knn import KS, TEMPERATURE, knn_accuracy
+from hirl.metrics.knn import KS, TEMPERATURE, knn_accuracy
 
 TRAIN, TEST, D, CLASSES, BATCH = 50_000, 10_000, 512, 100, 512
 PROMISED = 2

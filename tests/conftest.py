@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl import PrototypeTree
+from hirl import PrototypeTree, Run
+from hirl.data import Shapes
 
 
 @pytest.fixture
@@ -34,3 +39,47 @@ def random_tree() -> Callable[..., PrototypeTree]:
         )
 
     return make
+
+
+def shapes(split: str = "train", **changes: Any) -> Shapes:
+    settings: dict[str, Any] = {"images": 144, "size": 16, "cache": False}
+    return Shapes(split=split, **(settings | changes))
+
+
+@pytest.fixture(scope="session")
+def picture_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A .npz of drawn pictures in two parts, with labels at three levels."""
+    path = tmp_path_factory.mktemp("pictures") / "shapes.npz"
+    parts = {part: shapes(part) for part in ("train", "val")}
+    arrays = {f"{part}_images": drawn.pixels.numpy() for part, drawn in parts.items()}
+    arrays |= {f"{part}_labels": drawn.labels.numpy() for part, drawn in parts.items()}
+    np.savez(path, allow_pickle=False, **arrays)
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained_runs(picture_files: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two short runs on the pictures: with the hierarchy, and the baseline."""
+    from hirl.hierarchy.settings import Hierarchy
+    from hirl.methods import MoCoV2
+    from hirl.train.pretrain import pretrain
+
+    folder = tmp_path_factory.mktemp("runs")
+    for arm, hierarchy in (("hirl", Hierarchy(levels=(24, 6), negatives=5, start_epoch=1)), ("base", None)):
+        method = MoCoV2(
+            backbone="resnet10t",
+            backbone_args={"channels": [8, 8, 16, 16]},
+            dim=16,
+            queue_length=96,
+            bn_splits=2,
+            momentum=0.9,
+        )
+        options: dict[str, Any] = {"epochs": 2, "batch_size": 48, "accelerator": "cpu", "devices": 1, "knn_every": 0}
+        pretrain(str(picture_files), method, hierarchy, out=folder / arm, **options)
+    return {arm: folder / arm for arm in ("hirl", "base")}
+
+
+@pytest.fixture
+def runs(trained_runs: dict[str, Path], tmp_path: Path) -> dict[str, Run]:
+    """Copies of the two runs that a test may write into."""
+    return {arm: Run(shutil.copytree(folder, tmp_path / "runs" / arm)) for arm, folder in trained_runs.items()}

@@ -9,34 +9,35 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hirl import data as data
     from hirl import evals as evals
+    from hirl import explore as explore
     from hirl import methods as methods
-    from hirl.comparison import compare as compare
-    from hirl.evaluation import evaluate as evaluate
+    from hirl.evals.evaluate import evaluate as evaluate
     from hirl.hierarchy.kmeans import hierarchical_kmeans as hierarchical_kmeans
     from hirl.hierarchy.levels import suggest_levels as suggest_levels
     from hirl.hierarchy.paths import SemanticPaths as SemanticPaths
+    from hirl.hierarchy.settings import Hierarchy as Hierarchy
     from hirl.hierarchy.spd import spd_loss as spd_loss
     from hirl.hierarchy.tree import PrototypeTree as PrototypeTree
     from hirl.recipes import recipe as recipe
-    from hirl.run import Run as Run
-    from hirl.train.hierarchy import Hierarchy as Hierarchy
+    from hirl.runs.folder import Run as Run
+    from hirl.studies.compare import compare as compare
+    from hirl.studies.tune import tune as tune
     from hirl.train.pretrain import pretrain as pretrain
-    from hirl.tuning import tune as tune
 
-_ROOMS = ("data", "evals", "methods")
+_ROOMS = ("data", "evals", "explore", "methods")
 _HOMES = {
-    "Hierarchy": "hirl.train.hierarchy",
+    "Hierarchy": "hirl.hierarchy.settings",
     "PrototypeTree": "hirl.hierarchy.tree",
-    "Run": "hirl.run",
+    "Run": "hirl.runs.folder",
     "SemanticPaths": "hirl.hierarchy.paths",
-    "compare": "hirl.comparison",
-    "evaluate": "hirl.evaluation",
+    "compare": "hirl.studies.compare",
+    "evaluate": "hirl.evals.evaluate",
     "hierarchical_kmeans": "hirl.hierarchy.kmeans",
     "pretrain": "hirl.train.pretrain",
     "recipe": "hirl.recipes",
     "spd_loss": "hirl.hierarchy.spd",
     "suggest_levels": "hirl.hierarchy.levels",
-    "tune": "hirl.tuning",
+    "tune": "hirl.studies.tune",
 }
 
 

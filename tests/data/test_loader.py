@@ -15,10 +15,10 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from hirl.data.loader import EvaluationLoader, Loader
-from hirl.data.render import Batch, ViewRenderer, join
 from hirl.data.sources import BadImage, ImageSet, open_images
 from hirl.data.view_recipes import ibot, swav
 from hirl.data.views import Blur, Jitter, View, multi_crop
+from hirl.data.views.render import Batch, ViewRenderer, join
 
 VIEWS = ibot(32, patch=8, count=2)
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hirl.data.masks import block_masks
-from hirl.data.parameters import colours
 from hirl.data.view_recipes import RECIPES, dino, ibot, local_size, moco_v2, swav
 from hirl.data.views import BlockMask, Blur, Jitter, View, multi_crop, pair
+from hirl.data.views.masks import block_masks
+from hirl.data.views.parameters import colours
 
 SAMPLES = np.arange(200_000)  # many: a wrong range or rate of a percent shows, a chance dip does not
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hirl.data.draws import permutation, uniforms
+from hirl.data.views.draws import permutation, uniforms
 
 
 def test_numbers_are_uniform() -> None:

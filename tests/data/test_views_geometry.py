@@ -11,9 +11,9 @@ from scipy import stats
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tv
 
-from hirl.data.geometry import cropped, interleaved, resized_crops
-from hirl.data.parameters import Boxes, boxes, crop_numbers, shorter_side_needed
 from hirl.data.views import View
+from hirl.data.views.geometry import cropped, interleaved, resized_crops
+from hirl.data.views.parameters import Boxes, boxes, crop_numbers, shorter_side_needed
 
 MODES = {"bilinear": v2.InterpolationMode.BILINEAR, "bicubic": v2.InterpolationMode.BICUBIC}
 Mode = Literal["bilinear", "bicubic"]

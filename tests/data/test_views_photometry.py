@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-from hirl.data import photometry
-from hirl.data.parameters import Colours
+from hirl.data.views import photometry
+from hirl.data.views.parameters import Colours
 
 FACTORS = [0.0, 0.2, 0.7, 1.0, 1.3, 1.8]
 SHIFTS = [-0.5, -0.21, 0.0, 0.1, 0.33, 0.5]

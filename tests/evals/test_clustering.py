@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hirl.evals.base import Subject
-from hirl.evals.clustering import Clustering, clustering_accuracy, mutual_information
+from hirl.evals.clustering import Clustering
+from hirl.metrics.clustering import clustering_accuracy, mutual_information
 
 
 def exhaustive(clusters: Tensor, labels: Tensor, count: int) -> float:

@@ -17,18 +17,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import hirl
-from hirl import evaluation, trained
 from hirl.backbones import make_backbone
 from hirl.data import open_images
 from hirl.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalisation
 from hirl.evals import KNN, Clustering, HierarchyAgreement
+from hirl.evals import evaluate as evaluation
 from hirl.evals.base import Evaluation, Result, Subject, silent
-from hirl.evals.features import Shown, extracted
-from hirl.evals.knn import knn_accuracy
+from hirl.evals.feature_cache import Shown, extracted
 from hirl.methods import MoCoV2
-from hirl.run import Run
-from hirl.train.checkpoint import load_checkpoint, save_checkpoint
-from hirl.trained import load_trained
+from hirl.metrics.knn import knn_accuracy
+from hirl.runs import representations as trained
+from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
+from hirl.runs.folder import Run
+from hirl.runs.representations import load_trained
 
 QUICK = KNN(ks=(5, 10))
 NARROW = {"channels": [8, 8, 16, 16]}

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 
 from hirl.data import Shapes, open_images
 from hirl.data.loader import normalisation
-from hirl.data.render import Normalisation
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.features import Shown, Store, extracted, identity, network_hash
+from hirl.data.views.render import Normalisation
+from hirl.evals.feature_cache import Shown, Store, extracted, identity
+from hirl.runs.encoder_file import network_hash
 
 SHOWN = Shown(16, Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)))
 

@@ -12,10 +12,11 @@ import torch
 from hirl.data.sources.arrays import ArrayImages
 from hirl.evals.base import Subject
 from hirl.evals.finetune import FineTune
-from hirl.evals.label_tree import accuracies, parents
+from hirl.evals.label_levels import accuracies
 from hirl.evals.learning_rates import make_optimiser, param_groups
-from hirl.evals.recipes import FINE_TUNE_CNN, FINE_TUNE_VIT, Recipe, fitting_batch
+from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, Recipe, fitting_batch
 from hirl.evals.supervised import Classifier, learn
+from hirl.metrics.label_trees import parents
 
 Make = Callable[..., Subject]
 

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from hirl import PrototypeTree
 from hirl.data.sources.arrays import ArrayImages
-from hirl.evals.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
 from hirl.evals.base import Subject
-from hirl.evals.clustering import mutual_information
 from hirl.evals.hierarchy import FLAT, TREE, WARD, HierarchyAgreement
+from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
+from hirl.metrics.clustering import mutual_information
 
 
 def label_tree(count: int) -> Tensor:

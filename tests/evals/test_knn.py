@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
-from hirl.evals import neighbours
 from hirl.evals.base import Subject
-from hirl.evals.knn import KNN, knn_accuracy
-from hirl.evals.neighbours import nearest_rows
+from hirl.evals.knn import KNN
+from hirl.metrics import neighbours
+from hirl.metrics.knn import knn_accuracy
+from hirl.metrics.neighbours import nearest_rows
 
 CLASSES = (6, 3)
 

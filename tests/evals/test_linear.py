@@ -15,14 +15,14 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
 from hirl.backbones import tokens
-from hirl.data.draws import permutation
 from hirl.data.sources.arrays import ArrayImages
+from hirl.data.views.draws import permutation
 from hirl.evals.base import Part, Subject
 from hirl.evals.learning_rates import TRUST, make_optimiser
 from hirl.evals.linear import Linear
 from hirl.evals.logistic import fit
-from hirl.evals.recipes import LINEAR, Recipe
 from hirl.evals.sampling import held_out
+from hirl.evals.settings import LINEAR, Recipe
 from hirl.evals.supervised import Classifier
 
 Make = Callable[..., Subject]

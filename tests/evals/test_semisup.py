@@ -15,11 +15,11 @@ from torch import Tensor
 from hirl.data import open_images
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped, read_or_replace
+from hirl.data.sources.subset import Subset
 from hirl.evals.base import Subject
-from hirl.evals.chosen_images import ChosenImages
-from hirl.evals.recipes import FINE_TUNE_CNN, FINE_TUNE_VIT, SEMI_CNN, SEMI_VIT, nearest_share
 from hirl.evals.sampling import class_balanced, listed
 from hirl.evals.semisup import SemiSupervised
+from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, SEMI_CNN, SEMI_VIT, nearest_share
 
 Make = Callable[..., Subject]
 NAMES = tuple("abcde")
@@ -92,7 +92,7 @@ def test_a_list_of_files_fixes_the_images(folder: ImageSet) -> None:
 
 
 def test_chosen_images_are_a_set_of_their_own(folder: ImageSet) -> None:
-    chosen = ChosenImages(folder, torch.tensor([4, 0, 2]))
+    chosen = Subset(folder, torch.tensor([4, 0, 2]))
     assert len(chosen) == 3
     assert chosen.labels is not None
     assert chosen.labels.flatten().tolist() == [1, 0, 0]

@@ -13,10 +13,11 @@ import torch
 from lightly.loss import DINOLoss
 from torch import Tensor, nn
 
-from hirl.methods import DINO, drop_path, ranks
+from hirl.methods import DINO
 from hirl.methods.base import Plan
 from hirl.methods.dino import distillation
-from hirl.methods.heads import BottleneckHead, UnitLinear
+from hirl.methods.parts import drop_path, ranks
+from hirl.methods.parts.heads import BottleneckHead, UnitLinear
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from lightly.loss import DINOLoss, IBOTPatchLoss
 from torch import Tensor
 
 from hirl.backbones import tokens
-from hirl.data.masks import block_masks
+from hirl.data.views.masks import block_masks
 from hirl.methods import DINO, IBOT
 from hirl.methods.base import Plan
 from hirl.methods.ibot import patch_distillation

@@ -9,7 +9,7 @@ import torch
 from lightly.utils import lars as lightly_lars
 from torch import Tensor, nn
 
-from hirl.methods.lars import LARS
+from hirl.methods.parts.lars import LARS
 
 
 def weights(generator: torch.Generator) -> list[nn.Parameter]:

@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl.backbones import make_backbone
-from hirl.methods import MoCoV2, ranks
+from hirl.methods import MoCoV2
 from hirl.methods.base import Plan
 from hirl.methods.moco_v2 import info_nce
-from hirl.methods.split_batch_norm import SplitBatchNorm2d, split_batch_norm
+from hirl.methods.parts import ranks
+from hirl.methods.parts.split_batch_norm import SplitBatchNorm2d, split_batch_norm
 
 
 @pytest.fixture

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from hirl.backbones import make_backbone
-from hirl.methods import MoCoV3, ranks
+from hirl.methods import MoCoV3
 from hirl.methods.base import Plan
 from hirl.methods.moco_v3 import contrast, fix_patches, mlp
-from hirl.methods.sync_batch_norm import SyncBatchNorm
+from hirl.methods.parts import ranks
+from hirl.methods.parts.sync_batch_norm import SyncBatchNorm
 
 TINY: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 

@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl.data import view_recipes
-from hirl.methods import SimSiam, ranks
+from hirl.methods import SimSiam
 from hirl.methods.base import Plan
+from hirl.methods.parts import ranks
+from hirl.methods.parts.sync_batch_norm import SyncBatchNorm
 from hirl.methods.simsiam import prediction_loss, spread
-from hirl.methods.sync_batch_norm import SyncBatchNorm
 
 
 @pytest.fixture

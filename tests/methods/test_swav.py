@@ -14,12 +14,13 @@ from lightly.loss import SwaVLoss
 from lightly.loss.swav_loss import sinkhorn as lightly_sinkhorn
 from torch import Tensor, nn
 
-from hirl.methods import SwAV, ranks
+from hirl.methods import SwAV
 from hirl.methods.base import Plan
-from hirl.methods.cross_view import cross_view_entropy
-from hirl.methods.lars import LARS
+from hirl.methods.parts import ranks
+from hirl.methods.parts.cross_view import cross_view_entropy
+from hirl.methods.parts.lars import LARS
+from hirl.methods.parts.sync_batch_norm import SyncBatchNorm
 from hirl.methods.swav import sinkhorn
-from hirl.methods.sync_batch_norm import SyncBatchNorm
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from hirl.backbones import make_backbone
-from hirl.methods import ranks
-from hirl.methods.sync_batch_norm import SyncBatchNorm, synchronise_batch_norm
+from hirl.methods.parts import ranks
+from hirl.methods.parts.sync_batch_norm import SyncBatchNorm, synchronise_batch_norm
 
 WORLD = 2
 

@@ -19,8 +19,9 @@ import torch
 
 from hirl import methods
 from hirl.data import Shapes
-from hirl.train import checkpoint, loop
-from hirl.train.hierarchy import Hierarchy
+from hirl.hierarchy.settings import Hierarchy
+from hirl.runs import checkpoint
+from hirl.train import loop
 from hirl.train.pretrain import pretrain
 
 EPOCHS, BATCH, IMAGES = 4, 16, 100

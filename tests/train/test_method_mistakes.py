@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hirl.cli import main
+from hirl.cli.main import main
 
 RESNET = {"backbone": "resnet10t", "backbone_args": {"channels": [8, 8, 16, 16]}, "dim": 16}
 VIT = {

@@ -20,12 +20,12 @@ import yaml
 from PIL import Image
 
 from hirl.data import Shapes
-from hirl.embedding import embed
+from hirl.explore.embed import embed
+from hirl.hierarchy.settings import Hierarchy
 from hirl.methods import DINO, Method, MoCoV2
-from hirl.run import Run
+from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
+from hirl.runs.folder import Run
 from hirl.train import pretrain as pretraining
-from hirl.train.checkpoint import load_checkpoint, save_checkpoint
-from hirl.train.hierarchy import Hierarchy
 from hirl.train.pretrain import pretrain
 
 HIERARCHY = Hierarchy(levels=(12, 4), negatives=5, start_epoch=2)
@@ -242,7 +242,7 @@ def test_a_foreign_checkpoint_is_refused_unread(tmp_path: Path, monkeypatch: pyt
 
 
 def test_two_processes_cannot_share_a_folder(shapes: Shapes, tmp_path: Path) -> None:
-    code = "import sys; from hirl.run import Run\nwith Run(sys.argv[1]).locked(): pass"
+    code = "import sys; from hirl.runs.folder import Run\nwith Run(sys.argv[1]).locked(): pass"
     with Run(tmp_path / "run").locked():
         other = subprocess.run([sys.executable, "-c", code, tmp_path / "run"], capture_output=True, check=False)
         assert b"another process is training" in other.stderr

@@ -46,7 +46,7 @@ def test_memory_files_and_speed_stay_flat(tmp_path: Path) -> None:
     np.savez(tmp_path / "images.npz", images=images, labels=labels)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
     words = ["pretrain", str(tmp_path / "images.npz"), "--config", str(tmp_path / "config.yaml")]
-    command = [sys.executable, "-m", "hirl.cli", *words, "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "hirl.cli.main", *words, "--out", str(tmp_path / "run")]
     with (tmp_path / "said.txt").open("w") as said:
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
     seen: list[tuple[float, float, int, int]] = []  # seconds, epoch, KiB, open files

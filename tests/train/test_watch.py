@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hirl import PrototypeTree, methods
 from hirl.methods import simsiam
-from hirl.train import watch
+from hirl.train import health as watch
 from hirl.train.pretrain import pretrain
 
 RESNET = {"backbone": "resnet10t", "backbone_args": {"channels": [8, 8, 16, 16]}, "dim": 16}

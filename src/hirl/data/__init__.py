@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hirl.data.loader import EvaluationLoader as EvaluationLoader
     from hirl.data.loader import Loader as Loader
-    from hirl.data.render import Batch as Batch
     from hirl.data.shapes import Shapes as Shapes
-    from hirl.data.sheet_classes import class_sheet as class_sheet
-    from hirl.data.sheet_views import view_sheet as view_sheet
     from hirl.data.sources import BadImage as BadImage
     from hirl.data.sources import ImageSet as ImageSet
     from hirl.data.sources import ImageStream as ImageStream
@@ -23,10 +20,11 @@ if TYPE_CHECKING:
     from hirl.data.sources import read_or_replace as read_or_replace
     from hirl.data.stream_loader import StreamLoader as StreamLoader
     from hirl.data.views import View as View
+    from hirl.data.views.render import Batch as Batch
 
 _HOMES = {
     "BadImage": "sources",
-    "Batch": "render",
+    "Batch": "views.render",
     "EvaluationLoader": "loader",
     "ImageSet": "sources",
     "ImageStream": "sources",
@@ -35,12 +33,10 @@ _HOMES = {
     "Skipped": "sources",
     "StreamLoader": "stream_loader",
     "View": "views",
-    "class_sheet": "sheet_classes",
     "in_memory": "sources",
     "open_images": "sources",
     "open_source": "sources",
     "read_or_replace": "sources",
-    "view_sheet": "sheet_views",
 }
 
 

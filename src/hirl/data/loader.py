@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from hirl.data.draws import Ints, permutation
-from hirl.data.render import Batch, CentreRenderer, Normalisation, Piece, ViewRenderer, is_batched, join
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped
 from hirl.data.views import View
+from hirl.data.views.draws import Ints, permutation
+from hirl.data.views.render import Batch, CentreRenderer, Normalisation, Piece, ViewRenderer, is_batched, join
 
 _LARGEST_PIECE = 64  # images a worker hands over at once: bounds the wait for the first batch and shared memory
 _BATCHES_AHEAD = 2

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from hirl.data.loader import normalisation
-from hirl.data.render import Batch, Piece, ViewRenderer, join
 from hirl.data.sources import BadImage, ImageSet, ImageStream, Skipped
 from hirl.data.views import View
+from hirl.data.views.render import Batch, Piece, ViewRenderer, join
 
 _PIECE = 64  # images a worker hands over at once
 

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from hirl.data.render import Normalisation
 from hirl.data.sources.image_set import ImageSet
+from hirl.data.views.render import Normalisation
 from hirl.hierarchy.tree import PrototypeTree
 
 CPU = torch.device("cpu")

@@ -5,33 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
-from hirl.evals.agreement import cells
 from hirl.evals.base import Evaluation, Part, Result, Row, Subject, labels_of_part, level_names
 from hirl.hierarchy.kmeans import hierarchical_kmeans
-
-
-def clustering_accuracy(clusters: Tensor, labels: Tensor) -> float:
-    """The share of images (N,) told right when each cluster stands for one class, by the best such matching."""
-    from scipy.optimize import linear_sum_assignment
-
-    found = cells(clusters, labels)
-    table = torch.zeros(int(clusters.max()) + 1, int(labels.max()) + 1, dtype=torch.int64)
-    table[found.node, found.label] = found.images
-    rows, columns = linear_sum_assignment(table.numpy(), maximize=True)
-    return int(table[rows, columns].sum()) / len(labels)
-
-
-def mutual_information(clusters: Tensor, labels: Tensor) -> dict[str, float]:
-    """NMI, and AMI, which is 0 by chance however many clusters there are; both 1 where they tell the same."""
-    from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
-
-    if len(cells(clusters, labels).images) == len(clusters.unique()) == len(labels.unique()):
-        return {"NMI": 1.0, "AMI": 1.0}  # the same but for their names; logarithms would miss 1 by their last digit
-    two = labels.cpu().numpy(), clusters.cpu().numpy()
-    return {"NMI": float(normalized_mutual_info_score(*two)), "AMI": float(adjusted_mutual_info_score(*two))}
+from hirl.metrics.clustering import clustering_accuracy, mutual_information
 
 
 @dataclass(frozen=True, kw_only=True)

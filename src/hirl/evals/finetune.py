@@ -8,8 +8,8 @@ from typing import ClassVar, Literal
 from hirl.backbones import has_tokens
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Result, Row, Subject, labels_of, labels_of_part
-from hirl.evals.label_tree import accuracies, check_level
-from hirl.evals.recipes import FINE_TUNE_CNN, FINE_TUNE_VIT, Recipe
+from hirl.evals.label_levels import accuracies, check_level
+from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, Recipe
 from hirl.evals.supervised import Classifier, answers, learn
 
 Kind = Literal["cnn", "vit"]

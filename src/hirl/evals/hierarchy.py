@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl.evals.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
 from hirl.evals.base import Evaluation, Part, Result, Row, Subject, labels_of, level_names
-from hirl.evals.clustering import mutual_information
-from hirl.evals.neighbours import nearest_rows
 from hirl.hierarchy.kmeans import hierarchical_kmeans
 from hirl.hierarchy.levels import suggest_levels
 from hirl.hierarchy.tree import PrototypeTree
+from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
+from hirl.metrics.clustering import mutual_information
+from hirl.metrics.neighbours import nearest_rows
 
 SHUFFLES = 5  # of the labels, for what chance would give
 TREE, WARD, FLAT = "tree", "Ward linkage", "flat K-means"

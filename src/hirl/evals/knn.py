@@ -2,61 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-
 from hirl.evals.base import Evaluation, Result, Row, Subject, labels_of, level_names
-from hirl.evals.neighbours import nearest_rows
-
-KS = (10, 20, 100, 200)
-TEMPERATURE = 0.07
-
-
-def knn_accuracy(
-    train: Tensor,
-    train_labels: Tensor,
-    test: Tensor,
-    test_labels: Tensor,
-    *,
-    ks: Sequence[int] = KS,
-    temperature: float = TEMPERATURE,
-) -> Tensor:
-    """(K, levels): the share of test images told right by their k nearest training images, for each k and label level.
-
-    Features are (N, D), labels (N, levels); neighbours are found by cosine and vote with weight exp(cos / T). The
-    neighbours of the largest k are found once and serve all k and all levels.
-    """
-    _check(ks, temperature, len(train))
-    train_labels, test_labels = train_labels.to(train.device), test_labels.to(train.device)
-    right = torch.zeros(len(ks), train_labels.shape[1], dtype=torch.int64, device=train.device)
-    classes = (train_labels.amax(0) + 1).tolist()
-    ascending = sorted(enumerate(ks), key=lambda pair: pair[1])
-    for found in nearest_rows(train, test, max(ks)):
-        # Beside the most similar one: the winner is the same, and no temperature makes the weights too large.
-        weights = ((found.similar - found.similar[:, :1]) / temperature).exp()
-        for level, count in enumerate(classes):
-            labels = train_labels[:, level][found.rows]  # (n, K)
-            truth = test_labels[found.queries, level]
-            votes = torch.zeros(len(labels), count, device=train.device)
-            done = 0
-            for place, k in ascending:
-                votes.scatter_add_(1, labels[:, done:k], weights[:, done:k])
-                done = k
-                right[place, level] += (votes.argmax(1) == truth).sum()
-    return right.cpu().double() / len(test)
-
-
-def _check(ks: Sequence[int], temperature: float, N: int) -> None:
-    if not ks or min(ks) < 1:
-        raise ValueError(f"ks are {tuple(ks)}, but there must be at least one, each a whole number of at least 1")
-    if max(ks) > N:
-        raise ValueError(f"K = {max(ks)} is more than the {N:,} training images: choose ks of at most {N:,}")
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}, but must be above 0")
+from hirl.metrics.knn import KS, TEMPERATURE, check_knn, knn_accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +24,7 @@ class KNN(Evaluation):
 
     def run(self, subject: Subject) -> Result:
         train_labels, test_labels = labels_of(subject)
-        _check(self.ks, self.temperature, len(subject.train))
+        check_knn(self.ks, self.temperature, len(subject.train))
         found = knn_accuracy(  # (K, levels)
             subject.features("train"),
             train_labels,

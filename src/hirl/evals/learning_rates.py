@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hirl.evals.recipes import Recipe
+from hirl.evals.settings import Recipe
 
 MOMENTUM = 0.9  # of every official setting with SGD or LARS
 TRUST = 0.001  # LARS's coefficient in SimSiam's linear classification

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from hirl.evals.base import Evaluation, Result, Row, Subject, labels_of, level_name, level_names
 from hirl.evals.logistic import Regressions, fit
-from hirl.evals.recipes import LINEAR, Recipe
 from hirl.evals.sampling import held_out
+from hirl.evals.settings import LINEAR, Recipe
 from hirl.evals.supervised import Classifier, answers, learn
 
 HELD_OUT = 0.1  # of the training images choose the rate

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hirl.data.draws import permutation
-from hirl.evals.recipes import fitting_batch
+from hirl.data.views.draws import permutation
+from hirl.evals.settings import fitting_batch
 
 MOMENTUM = 0.9
 CHUNK = 8192  # images answered at a time

@@ -11,8 +11,8 @@ from pathlib import PurePath
 import torch
 from torch import Tensor
 
-from hirl.data.draws import permutation
 from hirl.data.sources.image_set import ImageSet
+from hirl.data.views.draws import permutation
 
 _STREAM = 1 << 40  # beyond any epoch
 

@@ -12,11 +12,11 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from hirl.data.sources.subset import Subset
 from hirl.evals.base import Result, Row, Subject, labels_of
-from hirl.evals.chosen_images import ChosenImages
 from hirl.evals.finetune import FineTune
-from hirl.evals.recipes import SEMI_CNN, SEMI_VIT, nearest_share
 from hirl.evals.sampling import class_balanced, listed
+from hirl.evals.settings import SEMI_CNN, SEMI_VIT, nearest_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class SemiSupervised(FineTune):
         rows: list[Row] = []
         chosen = {}
         for share, picked in self._picked(subject).items():
-            images = ChosenImages(subject.train, picked)
+            images = Subset(subject.train, picked)
             nearest = nearest_share(share)
             recipe = self._adapted(official[nearest], len(images))
             name = f"{100 * share:.4g} %"

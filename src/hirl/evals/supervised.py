@@ -9,7 +9,6 @@ import copy
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,7 +19,8 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.data.views import View
 from hirl.evals.base import Subject
 from hirl.evals.learning_rates import make_optimiser
-from hirl.evals.recipes import Recipe
+from hirl.evals.settings import Recipe
+from hirl.seeds import mix_seed
 
 SMALLEST_CROP = 0.08  # of the image's area, as in every official setting
 INITIAL_STD = 0.01  # of the classifiers' weights
@@ -40,7 +40,7 @@ class Classifier(nn.Module):
         with torch.no_grad():
             width = self.features(nothing).shape[1]
         self.heads = nn.ModuleList(nn.utils.skip_init(nn.Linear, width, count) for count in classes)
-        generator = torch.Generator().manual_seed(_mixed(subject.seed, CLASSIFIER))
+        generator = torch.Generator().manual_seed(mix_seed(subject.seed, CLASSIFIER))
         for head in self.heads:
             assert isinstance(head, nn.Linear)
             nn.init.normal_(head.weight, std=INITIAL_STD, generator=generator)
@@ -87,7 +87,7 @@ def learn(
         for epoch in range(recipe.epochs):
             loader.set_epoch(epoch)
             for batch in loader:
-                torch.manual_seed(_mixed(subject.seed, FORWARD, step))
+                torch.manual_seed(mix_seed(subject.seed, FORWARD, step))
                 for group in optimiser.param_groups:
                     group["lr"] = group["peak"] * recipe.share(step / len(loader))
                 truth = targets[batch.index.cpu()].to(subject.device)  # (B, heads)
@@ -123,8 +123,3 @@ def answers(classifier: Classifier, images: ImageSet, *, subject: Subject, what:
         index.append(batch.index.cpu())
         subject.tell(f"{what}: test", done + 1, len(loader))
     return torch.cat(said), torch.cat(index)
-
-
-def _mixed(*numbers: int) -> int:
-    """One generator seed from several numbers."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)

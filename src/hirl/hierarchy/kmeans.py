@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -23,6 +22,7 @@ from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.ranks import Ranks
 from hirl.hierarchy.rows import Features, UnitRows, accumulator, nearest
 from hirl.hierarchy.tree import PrototypeTree
+from hirl.seeds import mix_seed
 
 Progress: TypeAlias = Callable[[int, int, int], None]
 """Told (level, step, rows done of that step) after every chunk; steps count on over restarts."""
@@ -251,7 +251,7 @@ class _Lloyd:
         A race: a row finishes at E/weight with E exponential, and the first `count` win. E belongs to a
         row's place in the data set, so that the winners do not depend on how the rows are spread.
         """
-        generator = torch.Generator().manual_seed(_mixed(seed))
+        generator = torch.Generator().manual_seed(mix_seed(*seed))
         exponential = torch.empty(self.all_places).exponential_(generator=generator)
         mine = exponential[self.places].to(weight.device)
         finish = torch.where(weight > SAME, mine / weight, torch.inf)
@@ -261,8 +261,3 @@ class _Lloyd:
         rows = self.ranks.joined(F.pad(self.rows[first.indices], (0, 0, 0, missing)))
         winners = times.topk(count, largest=False)
         return rows[winners.indices[winners.values.isfinite()]]
-
-
-def _mixed(seed: tuple[int, ...]) -> int:
-    """One generator seed from several numbers."""
-    return int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1)

@@ -11,8 +11,8 @@ from hirl import backbones
 from hirl.data import view_recipes
 from hirl.data.views import View
 from hirl.methods.base import Output, full_precision
-from hirl.methods.cross_view import cross_view_entropy
-from hirl.methods.self_distillation import Network, SelfDistillation
+from hirl.methods.parts.cross_view import cross_view_entropy
+from hirl.methods.parts.self_distillation import Network, SelfDistillation
 
 
 class CropNetwork(Network):

@@ -13,8 +13,8 @@ from hirl.data import view_recipes
 from hirl.data.views import View
 from hirl.methods.base import Output, Plan, full_precision
 from hirl.methods.dino import distillation
-from hirl.methods.heads import BottleneckHead
-from hirl.methods.self_distillation import Network, SelfDistillation
+from hirl.methods.parts.heads import BottleneckHead
+from hirl.methods.parts.self_distillation import Network, SelfDistillation
 
 
 class PatchNetwork(Network):

@@ -15,10 +15,10 @@ from hirl.backbones import make_backbone, open_residual_branches
 from hirl.backbones import width as width_of
 from hirl.data import view_recipes
 from hirl.data.views import View
-from hirl.methods import ranks
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, move_towards, warmed_up_cosine
-from hirl.methods.split_batch_norm import average_statistics, split_batch_norm
+from hirl.methods.parts import ranks
+from hirl.methods.parts.split_batch_norm import average_statistics, split_batch_norm
 
 
 class MoCoV2(Method):

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from hirl import backbones
 from hirl.data import view_recipes
 from hirl.data.views import View
-from hirl.methods import ranks
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, cosine, full_precision, move_towards, warmed_up_cosine
-from hirl.methods.sync_batch_norm import synchronise_batch_norm
+from hirl.methods.parts import ranks
+from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 
 class Network(nn.Module):

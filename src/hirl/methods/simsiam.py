@@ -17,7 +17,7 @@ from hirl.data import view_recipes
 from hirl.data.views import View
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
-from hirl.methods.sync_batch_norm import synchronise_batch_norm
+from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 
 class SimSiam(Method):

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from hirl import backbones
 from hirl.data import view_recipes
 from hirl.data.views import View
-from hirl.methods import ranks
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
-from hirl.methods.cross_view import cross_view_entropy
-from hirl.methods.lars import LARS
-from hirl.methods.sync_batch_norm import synchronise_batch_norm
+from hirl.methods.parts import ranks
+from hirl.methods.parts.cross_view import cross_view_entropy
+from hirl.methods.parts.lars import LARS
+from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 SMALLEST_EPSILON = 0.025  # exp(−2 / ε), the smallest entry, is still a number of single precision
 

@@ -31,7 +31,7 @@ def recipe(name: str) -> dict[str, Any]:
 
     The config.yaml of a run is one, too; the images it names are left out.
     """
-    from hirl.train.hierarchy import Hierarchy
+    from hirl.hierarchy.settings import Hierarchy
 
     options = yaml.safe_load(recipe_file(name).read_text(encoding="utf-8"))
     if not isinstance(options, dict) or not isinstance(options.get("method"), dict):

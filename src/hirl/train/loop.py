@@ -12,31 +12,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
 from torch import Tensor
 
 from hirl.data.loader import EvaluationLoader, Loader
-from hirl.data.render import Batch
+from hirl.data.views.render import Batch
 from hirl.hierarchy.kmeans import Progress
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.ranks import Ranks
+from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method, Plan
-from hirl.train.features import Bank, embedded
-from hirl.train.hierarchy import Hierarchy
+from hirl.seeds import mix_seed
+from hirl.train.bank import Bank, embedded
 from hirl.train.joint import Joint, Losses
 
 # Streams of random numbers that must not meet.
 NETWORKS, HEADS, FORWARD, NEGATIVES, KMEANS = range(5)
 LOOK_EVERY = 20  # steps between what would make a GPU or other processes wait
 SAMPLE = 2048  # z⁰ of an epoch that the watch looks at
-
-
-def mixed(*numbers: int) -> int:
-    """One generator seed from several numbers."""
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)
 
 
 class Observer(Protocol):
@@ -122,12 +117,12 @@ class Loop:
 
     def _step(self, parts: list[Batch], epoch: int) -> Losses:
         # Drop path and the like draw from torch's own generator.
-        torch.manual_seed(mixed(self.seed, FORWARD, self.step))
+        torch.manual_seed(mix_seed(self.seed, FORWARD, self.step))
         self._rates = self._set_rates()
         losses: Losses | None = None
         for place, part in enumerate(parts):
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(parts)):
-                seed = mixed(self.seed, NEGATIVES, self.step, place)
+                seed = mix_seed(self.seed, NEGATIVES, self.step, place)
                 losses = self.module(part.views, part.masks, part.index, self.step, seed)
                 # Before the step, so that no weight is touched; a GPU is not made to wait for every single one.
                 if self.fabric.device.type == "cpu" or self.step % LOOK_EVERY == 0:
@@ -178,7 +173,7 @@ class Loop:
         paths.refresh(
             features.to(self.fabric.device),
             index=index,
-            seed=mixed(self.seed, KMEANS, epoch),
+            seed=mix_seed(self.seed, KMEANS, epoch),
             iterations=hierarchy.iterations,
             tolerance=hierarchy.tolerance,
             group=self.ranks.group,

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from hirl.data.loader import EvaluationLoader
-from hirl.data.render import Normalisation
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.knn import KS, knn_accuracy
+from hirl.data.views.render import Normalisation
 from hirl.methods.base import Method, Plan
+from hirl.metrics.knn import KS, knn_accuracy
 
 HELD_OUT = 5  # every fifth image asks, the others answer
 MOST = 10_000  # images looked at

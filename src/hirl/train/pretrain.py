@@ -16,19 +16,20 @@ from hirl.data.sources import Skipped, open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.memory import in_memory
 from hirl.hierarchy.paths import SemanticPaths
+from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan
-from hirl.methods.sync_batch_norm import synchronise_batch_norm
-from hirl.run import Run, folder_name
-from hirl.train.checkpoint import load_checkpoint, save_checkpoint
-from hirl.train.hierarchy import Hierarchy
-from hirl.train.loop import HEADS, NETWORKS, Loop, NotFinite, Stopped, mixed
+from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
+from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
+from hirl.runs.encoder_file import start_from
+from hirl.runs.folder import Run, folder_name
+from hirl.seeds import mix_seed
+from hirl.train.loop import HEADS, NETWORKS, Loop, NotFinite, Stopped
+from hirl.train.messages import failure_in_words, plan_in_words
 from hirl.train.online_knn import OnlineKnn
 from hirl.train.processes import strategy
 from hirl.train.report import Report, Silent
 from hirl.train.signals import stop_signals
-from hirl.train.weights import start_from
-from hirl.train.words import failure_in_words, plan_in_words
 
 LARGE_IMAGE = 224
 
@@ -143,7 +144,7 @@ def pretrain(
         loader = Loader(images, views, batch_size=batch_size // accumulate, seed=seed, **parallel)
         plan = Plan(epochs, len(loader) // accumulate, batch_size, size, channels)
         whole = EvaluationLoader(images, size=size, **parallel)
-        torch.manual_seed(mixed(seed, NETWORKS))
+        torch.manual_seed(mix_seed(seed, NETWORKS))
         method.build(plan)
         if init_from is not None:
             start_from(method, init_from)
@@ -152,7 +153,7 @@ def pretrain(
                 network.compile()
         paths = None
         if hierarchy is not None:
-            torch.manual_seed(mixed(seed, HEADS))
+            torch.manual_seed(mix_seed(seed, HEADS))
             paths = SemanticPaths(
                 method.dim,
                 hierarchy.levels_for(len(images)),

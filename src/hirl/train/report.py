@@ -14,8 +14,8 @@ from torch import Tensor
 from hirl.hierarchy.kmeans import Progress as KmeansProgress
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.methods.base import Method, Plan
-from hirl.run import Run
-from hirl.train import watch
+from hirl.runs.folder import Run
+from hirl.train import health as watch
 from hirl.train.joint import Losses
 
 EVERY_SECONDS = 2.0  # between reports to files; the bar moves with every step

@@ -1,0 +1,1 @@
+"""The `hirl` command, one file per command."""

@@ -1,1 +1,0 @@
-"""One file a group of commands: what each asks for, and whom it calls."""

@@ -1,0 +1,56 @@
+"""Block-wise masks over a view's patches, for a batch at once (BEiT's blocks, iBOT's ratios).
+
+Blocks are laid until the wanted number of patches is hidden. A block aims at an area between a ninth of the grid and
+what is still missing, with a ratio of sides between .3 and 1/.3; ten misfits in a row end the search.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hirl.data.views import BlockMask
+from hirl.data.views.draws import Ints, uniforms
+from hirl.data.views.parameters import MASK_ATTEMPTS_FROM, MASK_SLOTS
+
+_TRIES = 10
+_LOG_RATIO = float(np.log(1 / 0.3))
+_NUMBERS = 4  # an attempt uses: area, ratio, top, left
+
+
+def block_masks(mask: BlockMask, size: int, seed: int, epoch: int, samples: Ints, view: int) -> Tensor:
+    """(B, size / patch, size / patch) bool, True where the patch is hidden."""
+    side = size // mask.patch
+    smallest = (side // 3) ** 2
+    on, share = uniforms(seed, epoch, samples, [view], MASK_SLOTS)[:, 0].T
+    ratio = np.where(on < mask.probability, mask.ratio + mask.spread * (2 * share - 1), 0.0)
+    wanted = ratio * side * side  # (B,)
+    hidden = np.zeros((len(samples), side, side), dtype=bool)
+    misfits = np.zeros(len(samples), dtype=np.int64)
+    axis = np.arange(side)
+
+    active = np.flatnonzero(wanted > 0)
+    attempt = 0
+    while len(active):
+        start = MASK_ATTEMPTS_FROM + attempt * _NUMBERS
+        slots = range(start, start + _NUMBERS)
+        area_at, ratio_at, top_at, left_at = uniforms(seed, epoch, samples[active], [view], slots)[:, 0].T
+        missing = wanted[active] - hidden[active].sum((1, 2))
+        area = smallest + (missing - smallest) * area_at
+        aspect = np.exp(_LOG_RATIO * (2 * ratio_at - 1))
+        height = np.rint(np.sqrt(area * aspect)).astype(np.int64)
+        width = np.rint(np.sqrt(area / aspect)).astype(np.int64)
+        top = np.floor(top_at * (side - height + 1)).astype(np.int64)
+        left = np.floor(left_at * (side - width + 1)).astype(np.int64)
+        rows = (axis >= top[:, None]) & (axis < (top + height)[:, None])
+        columns = (axis >= left[:, None]) & (axis < (left + width)[:, None])
+        block = rows[:, :, None] & columns[:, None, :]
+        new = (block & ~hidden[active]).sum((1, 2))
+        laid = (height < side) & (width < side) & (new > 0) & (new <= missing)
+        hidden[active[laid]] |= block[laid]
+        misfits[active] = np.where(laid, 0, misfits[active] + 1)
+        done = (misfits[active] == _TRIES) | (hidden[active].sum((1, 2)) >= wanted[active])
+        active = active[~done]
+        attempt += 1
+    return torch.from_numpy(hidden)

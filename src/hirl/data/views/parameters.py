@@ -1,0 +1,129 @@
+"""The random parameters of views: which number of a sample's stream decides what, for a whole batch at once.
+
+Each parameter has a slot of its own, so that turning an operation off leaves all other draws as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hirl.data.views import View
+from hirl.data.views.draws import Floats, Ints, uniforms
+
+TRIES = 10  # of the random resized crop, as torchvision's
+CROP_SLOTS = range(0, 2 * TRIES + 3)  # areas, ratios, top, left, flip
+_COLOUR_SLOTS = range(32, 42)
+MASK_SLOTS = range(64, 66)
+MASK_ATTEMPTS_FROM = 128
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Colours:
+    """What photometry does to each row; all arrays are (rows,)."""
+
+    order: Ints  # 0..23, which permutation of the four jitters; -1: none
+    factors: Floats  # (rows, 4): brightness, contrast, saturation, hue
+    grey: Bools
+    sigma: Floats  # 0: not blurred
+    solarise: Bools
+
+
+@dataclass(frozen=True)
+class Boxes:
+    """Crops in pixels; all arrays are (..., views)."""
+
+    top: Ints
+    left: Ints
+    height: Ints
+    width: Ints
+    flip: Bools
+
+    def view(self, number: int) -> Boxes:
+        at = (..., number)
+        return Boxes(self.top[at], self.left[at], self.height[at], self.width[at], self.flip[at])
+
+
+def crop_numbers(seed: int, epoch: int, samples: Ints, views: tuple[View, ...]) -> Floats:
+    """(samples, views, crop slots)"""
+    return uniforms(seed, epoch, samples, range(len(views)), CROP_SLOTS)
+
+
+def _areas_and_ratios(numbers: Floats, views: tuple[View, ...]) -> tuple[Floats, Floats]:
+    scale = np.array([view.scale for view in views])  # (views, 2)
+    ratio = np.log([view.ratio for view in views])
+    area = scale[:, :1] + (scale[:, 1:] - scale[:, :1]) * numbers[..., :TRIES]
+    aspect = np.exp(ratio[:, :1] + (ratio[:, 1:] - ratio[:, :1]) * numbers[..., TRIES : 2 * TRIES])
+    return area, aspect  # (..., views, tries)
+
+
+def boxes(numbers: Floats, views: tuple[View, ...], height: int, width: int) -> Boxes:
+    """torchvision's random resized crop of a height × width image for (samples, views) at once.
+
+    Up to ten draws of an area and a ratio; the first that fits is placed uniformly; if none fits, the largest central
+    crop within the bounds of the ratio.
+    """
+    area, aspect = _areas_and_ratios(numbers, views)
+    widths = np.rint(np.sqrt(area * aspect * (height * width))).astype(np.int64)
+    heights = np.rint(np.sqrt(area / aspect * (height * width))).astype(np.int64)
+    fits = (widths > 0) & (widths <= width) & (heights > 0) & (heights <= height)
+    first = fits.argmax(-1)[..., None]
+    w, h = (np.take_along_axis(sides, first, -1)[..., 0] for sides in (widths, heights))
+    top = np.floor(numbers[..., 2 * TRIES] * (height - h + 1)).astype(np.int64)
+    left = np.floor(numbers[..., 2 * TRIES + 1] * (width - w + 1)).astype(np.int64)
+
+    bounds = np.array([view.ratio for view in views])
+    whole = width / height
+    fallback_w = np.where(whole > bounds[:, 1], np.rint(height * bounds[:, 1]), width).astype(np.int64)
+    fallback_h = np.where(whole < bounds[:, 0], np.rint(width / bounds[:, 0]), height).astype(np.int64)
+    found = fits.any(-1)
+    h, w = np.where(found, h, fallback_h), np.where(found, w, fallback_w)
+    top, left = np.where(found, top, (height - h) // 2), np.where(found, left, (width - w) // 2)
+    flip = numbers[..., 2 * TRIES + 2] < np.array([view.flip for view in views])
+    return Boxes(top, left, h, w, flip)
+
+
+def shorter_side_needed(numbers: Floats, views: tuple[View, ...]) -> Ints:
+    """How many pixels the shorter side of each sample's image must have, so that no crop is enlarged for lack of them.
+
+    Which of the ten tries will fit depends on the image's shape, not yet known here: the bound holds for all of them.
+    A crop's smaller side is at least sqrt(area · min(ratio, 1/ratio)) of the image's.
+    """
+    area, aspect = _areas_and_ratios(numbers, views)
+    share = np.sqrt(area * np.minimum(aspect, 1 / aspect)).min(-1)  # (samples, views)
+    return np.ceil((np.array([view.size for view in views]) / share).max(-1)).astype(np.int64)
+
+
+def colours(seed: int, epoch: int, samples: Ints, views: tuple[View, ...], which: tuple[int, ...]) -> Colours:
+    """The photometry of the views numbered `which`, one after the other: rows = views × samples."""
+    drawn = uniforms(seed, epoch, samples, which, _COLOUR_SLOTS).transpose(1, 0, 2)  # (views, samples, slots)
+    parts = [_view_colours(views[number], rows) for number, rows in zip(which, drawn, strict=True)]
+    return Colours(
+        order=np.concatenate([part.order for part in parts]),
+        factors=np.concatenate([part.factors for part in parts]),
+        grey=np.concatenate([part.grey for part in parts]),
+        sigma=np.concatenate([part.sigma for part in parts]),
+        solarise=np.concatenate([part.solarise for part in parts]),
+    )
+
+
+def _view_colours(view: View, numbers: Floats) -> Colours:
+    jitter_on, order, *factor, grey, blur_on, sigma, solarise = numbers.T
+    jitter, blur = view.jitter, view.blur
+    orders = np.full(len(numbers), -1)
+    factors = np.tile([1.0, 1.0, 1.0, 0.0], (len(numbers), 1))
+    if jitter is not None:
+        orders = np.where(jitter_on < jitter.probability, np.floor(order * 24), -1).astype(np.int64)
+        for column, strength in enumerate((jitter.brightness, jitter.contrast, jitter.saturation)):
+            low = max(0.0, 1 - strength)
+            factors[:, column] = low + (1 + strength - low) * factor[column]
+        factors[:, 3] = jitter.hue * (2 * factor[3] - 1)
+    sigmas = np.zeros(len(numbers))
+    if blur is not None:
+        low, high = blur.sigma
+        sigmas = np.where(blur_on < blur.probability, low + (high - low) * sigma, 0.0)
+    return Colours(orders, factors, grey < view.grey, sigmas, solarise < view.solarise)

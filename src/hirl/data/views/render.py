@@ -1,0 +1,271 @@
+"""From indices to views: reading, geometry and photometry in the order that suits where the pixels are.
+
+Arrays of small images are cropped in whole batches on the training device. Anything else is read and cropped image by
+image, in worker processes; on a CPU they finish the colours too, otherwise uint8 crops travel to the device first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from hirl.data.sources.image_set import BadImage, ImageSet
+from hirl.data.sources.skipped import Skipped, read_or_replace
+from hirl.data.views import View
+from hirl.data.views.draws import Ints
+from hirl.data.views.geometry import cropped, interleaved, resize, resized_crops
+from hirl.data.views.masks import block_masks
+from hirl.data.views.parameters import boxes, colours, crop_numbers, shorter_side_needed
+from hirl.data.views.photometry import coloured, in_unit_range, normalise_
+
+_LARGEST_BATCHED = 128  # pixels a side; at 256, resizing image by image measured 8 times faster than matrix products
+
+
+@dataclass
+class Batch:
+    """What the network gets: index (B,), one (B, C, s, s) float tensor a view, and a mask for the views that ask."""
+
+    index: Tensor
+    views: list[Tensor]
+    masks: list[Tensor | None]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+
+@dataclass
+class Piece:
+    """A batch, or a part of one, on its way: views of one size together, (views, B, C, s, s), uint8 until coloured."""
+
+    index: Tensor
+    groups: list[Tensor]
+    masks: list[Tensor | None]
+    bad: list[BadImage]  # found unreadable on the way
+
+
+def join(pieces: list[Piece]) -> Piece:
+    if len(pieces) == 1:
+        return pieces[0]
+    masks: list[Tensor | None] = []
+    for parts in zip(*(piece.masks for piece in pieces), strict=True):
+        present = [part for part in parts if part is not None]
+        masks.append(torch.cat(present) if present else None)
+    return Piece(
+        torch.cat([piece.index for piece in pieces]),
+        [torch.cat(parts, 1) for parts in zip(*(piece.groups for piece in pieces), strict=True)],
+        masks,
+        [bad for piece in pieces for bad in piece.bad],
+    )
+
+
+@dataclass
+class Stages:
+    """Seconds spent in this process, by stage."""
+
+    read: float = 0.0
+    geometry: float = 0.0
+    photometry: float = 0.0
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """What is subtracted from and divided out of each channel of a picture in [0, 1]."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        return torch.tensor(self.mean, device=device), torch.tensor(self.std, device=device)
+
+
+def is_batched(images: ImageSet) -> bool:
+    """Whether whole batches of this set are made at once, without workers."""
+    return images.pixels is not None and max(images.pixels.shape[-2:]) <= _LARGEST_BATCHED
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """On small images a second thread gains little, and thousands of short waits for it made batches 13 to 30 times
+    slower when another process had its core (docs/views.md)."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+class ViewRenderer:
+    """Random views; a pure function of (seed, epoch, indices)."""
+
+    def __init__(
+        self,
+        images: ImageSet,
+        views: tuple[View, ...],
+        *,
+        seed: int,
+        normalisation: Normalisation,
+        device: torch.device,
+        strict: bool,
+    ) -> None:
+        self.images = images
+        self.views = views
+        self.seed = seed
+        self.normalisation = normalisation
+        self.device = device
+        self.strict = strict
+        self.stages = Stages()
+        self._skipped = Skipped()
+        sizes = dict.fromkeys(view.size for view in views)
+        # Views of one size share one buffer: fewer, larger operations.
+        self._groups = [tuple(n for n, view in enumerate(views) if view.size == size) for size in sizes]
+
+    def begin(self, indices: Ints, epoch: int) -> Piece:
+        """What a worker does. On a CPU, and for arrays, that is everything."""
+        if is_batched(self.images):
+            with _one_thread():
+                return self._colour(self._crop_array(indices, epoch), epoch)
+        piece = self._crop_images(indices, epoch)
+        return self._colour(piece, epoch) if self.device.type == "cpu" else piece
+
+    def finish(self, piece: Piece, epoch: int) -> Batch:
+        """What is left for the main process: the training device's share."""
+        piece = to_device(piece, self.device)
+        if piece.groups[0].dtype == torch.uint8:
+            piece = self._colour(piece, epoch)
+        views = [torch.empty(0)] * len(self.views)
+        for group, together in zip(self._groups, piece.groups, strict=True):
+            for number, view in zip(group, together, strict=True):
+                views[number] = view
+        return Batch(piece.index, views, piece.masks)
+
+    def _crop_array(self, indices: Ints, epoch: int) -> Piece:
+        start = perf_counter()
+        assert self.images.pixels is not None
+        pixels = self.images.pixels[torch.from_numpy(indices)].to(self.device)
+        read = perf_counter()
+        count, channels, height, width = pixels.shape
+        numbers = crop_numbers(self.seed, epoch, indices, self.views)
+        box = boxes(numbers, self.views, height, width)  # (B, views)
+        groups = []
+        for group in self._groups:
+            size = self.views[group[0]].size
+            crops = torch.empty(len(group), count, channels, size, size, device=self.device)
+            for out, number in zip(crops, group, strict=True):
+                resized_crops(pixels, box.view(number), size, self.views[number].interpolation, out=out)
+            groups.append(crops)
+        self.stages.read += read - start
+        self.stages.geometry += perf_counter() - read
+        return Piece(torch.from_numpy(indices), groups, self._masks(indices, epoch), [])
+
+    def _crop_images(self, indices: Ints, epoch: int) -> Piece:
+        bad_before = len(self._skipped)
+        groups = [self._empty_crops(group, len(indices)) for group in self._groups]
+        real = indices.copy()
+        numbers = crop_numbers(self.seed, epoch, indices, self.views)  # (B, views, slots)
+        shorter = shorter_side_needed(numbers, self.views)
+        for row, index in enumerate(indices):
+            start = perf_counter()
+            image, real[row] = read_or_replace(
+                self.images, int(index), skipped=self._skipped, strict=self.strict, shorter=int(shorter[row])
+            )
+            if real[row] != index:  # a stand-in is seen as it always is, so read for its own crops
+                own = crop_numbers(self.seed, epoch, real[row : row + 1], self.views)
+                image = self.images.read(int(real[row]), shorter=int(shorter_side_needed(own, self.views)[0]))
+                numbers[row] = own[0]
+            read = perf_counter()
+            box = boxes(numbers[row], self.views, *image.shape[-2:])  # (views,)
+            image = interleaved(image)
+            for group, crops in zip(self._groups, groups, strict=True):
+                for out, number in zip(crops, group, strict=True):
+                    out[row] = cropped(image, box.view(number), self.views[number])
+            self.stages.read += read - start
+            self.stages.geometry += perf_counter() - read
+        bad = list(self._skipped) if len(self._skipped) > bad_before else []
+        return Piece(torch.from_numpy(real), groups, self._masks(real, epoch), bad)
+
+    def _empty_crops(self, group: tuple[int, ...], count: int) -> Tensor:
+        size = self.views[group[0]].size
+        return torch.empty(len(group), count, self.images.channels, size, size, dtype=torch.uint8)
+
+    def _masks(self, indices: Ints, epoch: int) -> list[Tensor | None]:
+        return [
+            None if view.mask is None else block_masks(view.mask, view.size, self.seed, epoch, indices, number)
+            for number, view in enumerate(self.views)
+        ]
+
+    def _colour(self, piece: Piece, epoch: int) -> Piece:
+        start = perf_counter()
+        indices = piece.index.cpu().numpy()
+        mean, std = self.normalisation.tensors(self.device)
+        groups = []
+        for group, crops in zip(self._groups, piece.groups, strict=True):
+            drawn = colours(self.seed, epoch, indices, self.views, group)
+            groups.append(coloured(crops.flatten(0, 1), drawn, mean, std).view(crops.shape))
+        self.stages.photometry += perf_counter() - start
+        return Piece(piece.index, groups, piece.masks, piece.bad)
+
+
+class CentreRenderer:
+    """The evaluation's picture: shorter side to `resize`, then the central square of `size`."""
+
+    def __init__(
+        self,
+        images: ImageSet,
+        *,
+        size: int,
+        resize: int,
+        interpolation: str,
+        normalisation: Normalisation,
+        device: torch.device,
+        strict: bool,
+    ) -> None:
+        self.images = images
+        self.size = size
+        self.resize = resize
+        self.interpolation = interpolation
+        self.normalisation = normalisation
+        self.device = device
+        self.strict = strict
+        self._skipped = Skipped()
+
+    def begin(self, indices: Ints, epoch: int) -> Piece:  # noqa: ARG002 (the same in every epoch)
+        if is_batched(self.images):
+            assert self.images.pixels is not None
+            crops = self._centre(self.images.pixels[torch.from_numpy(indices)])
+            return Piece(torch.from_numpy(indices), [crops[None]], [None], [])
+        bad_before = len(self._skipped)
+        crops = torch.empty(1, len(indices), self.images.channels, self.size, self.size, dtype=torch.uint8)
+        real = indices.copy()
+        for row, index in enumerate(indices):
+            image, real[row] = read_or_replace(
+                self.images, int(index), skipped=self._skipped, strict=self.strict, shorter=self.resize
+            )
+            crops[0, row] = self._centre(interleaved(image))[0]
+        bad = list(self._skipped) if len(self._skipped) > bad_before else []
+        return Piece(torch.from_numpy(real), [crops], [None], bad)
+
+    def finish(self, piece: Piece, epoch: int) -> Batch:  # noqa: ARG002
+        piece = to_device(piece, self.device)
+        picture = in_unit_range(piece.groups[0][0])
+        return Batch(piece.index, [normalise_(picture, *self.normalisation.tensors(self.device))], [None])
+
+    def _centre(self, images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        if min(height, width) != self.resize:
+            longer = int(self.resize * max(height, width) / min(height, width))
+            height, width = (self.resize, longer) if height <= width else (longer, self.resize)
+            images = resize(images, height, width, self.interpolation)
+        top, left = round((height - self.size) / 2), round((width - self.size) / 2)
+        return images[..., top : top + self.size, left : left + self.size]
+
+
+def to_device(piece: Piece, device: torch.device) -> Piece:
+    masks = [mask if mask is None else mask.to(device, non_blocking=True) for mask in piece.masks]
+    groups = [group.to(device, non_blocking=True) for group in piece.groups]
+    return Piece(piece.index.to(device, non_blocking=True), groups, masks, piece.bad)

@@ -1,0 +1,71 @@
+"""Batch norm over groups of a batch, as if each lay on a device of its own (MoCo, Sec. 3.3: shuffling BN)."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hirl.methods.parts import ranks
+
+
+class SplitBatchNorm2d(nn.BatchNorm2d):
+    """Normalises `groups` runs of consecutive images each by their own statistics while training.
+
+    The running statistics move by the mean over the groups. Parameters and buffers are those of BatchNorm2d.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
+
+    def __init__(self, like: nn.BatchNorm2d, groups: int) -> None:
+        if not like.track_running_stats or not like.affine or like.momentum is None:
+            raise ValueError(f"bn_splits is {groups}, but {like} cannot be split: choose 1.")
+        super().__init__(like.num_features, like.eps, like.momentum)
+        self.groups = groups
+        self.load_state_dict(like.state_dict())
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(images)
+        if len(images) % self.groups:
+            raise ValueError(f"a batch of {len(images)} images cannot be split into bn_splits of {self.groups} a rank.")
+        means = self.running_mean.repeat(self.groups, 1)  # (groups, C): each group moves its own copy
+        variances = self.running_var.repeat(self.groups, 1)
+        parts = [
+            F.batch_norm(part, mean, variance, self.weight, self.bias, True, self.momentum, self.eps)
+            for part, mean, variance in zip(images.chunk(self.groups), means, variances, strict=True)
+        ]
+        with torch.no_grad():
+            self.running_mean.copy_(means.mean(0))
+            self.running_var.copy_(variances.mean(0))
+            self.num_batches_tracked += 1
+        return torch.cat(parts)
+
+
+def split_batch_norm(network: nn.Module, groups: int) -> None:
+    """Makes every batch norm of a network normalise `groups` groups of its batch."""
+    for name, module in list(network.named_modules()):
+        if type(module) is nn.BatchNorm2d:
+            network.set_submodule(name, SplitBatchNorm2d(module, groups))
+        elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ValueError(f"bn_splits is {groups}, but {type(module).__name__} cannot be split: choose 1.")
+
+
+def average_statistics(network: nn.Module) -> None:
+    """Running statistics as the mean over the ranks, so that every rank holds the same network."""
+    if ranks.size() == 1:
+        return
+    statistics = [
+        buffer
+        for module in network.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        for buffer in (module.running_mean, module.running_var)
+        if buffer is not None
+    ]
+    if not statistics:
+        return
+    flat = ranks.mean(torch.cat([buffer.flatten() for buffer in statistics]))
+    torch._foreach_copy_(statistics, list(flat.split([buffer.numel() for buffer in statistics])))

@@ -1,0 +1,88 @@
+"""Batch norm over the batches of all ranks, as if one device held them all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hirl.methods.base import full_precision
+from hirl.methods.parts import ranks
+
+
+class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Normalises by the statistics of all ranks' rows, equally many each, while training.
+
+    torch's own layer is for GPUs alone, and DDP refuses it on a CPU: here its kernels work on a GPU, and plain
+    tensor operations on a CPU. Parameters and buffers are those of plain batch norm.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    momentum: float
+
+    def __init__(self, like: nn.modules.batchnorm._BatchNorm) -> None:
+        if not like.track_running_stats or like.momentum is None:
+            raise ValueError(f"{like} cannot be synchronised over {ranks.size()} ranks: it keeps no moving statistics.")
+        super().__init__(like.num_features, like.eps, like.momentum, like.affine)
+        self.load_state_dict(like.state_dict())
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """(B, C) or (B, C, H, W) → the same."""
+        if not self.training:
+            return F.batch_norm(rows, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        self.num_batches_tracked += 1
+        if rows.device.type != "cpu":
+            return self._by_kernels(rows)
+        return self._by_operations(full_precision(rows)).to(rows.dtype)
+
+    def _by_kernels(self, rows: Tensor) -> Tensor:
+        from torch.nn.modules._functions import SyncBatchNorm as Kernels
+
+        statistics = (self.running_mean, self.running_var, self.eps, self.momentum)
+        normalised: Tensor = Kernels.apply(rows, self.weight, self.bias, *statistics, dist.group.WORLD, ranks.size())
+        return normalised
+
+    def _by_operations(self, rows: Tensor) -> Tensor:
+        others = [axis for axis in range(rows.ndim) if axis != 1]
+        mean = _MeanOverRanks.apply(rows.mean(others, keepdim=True))
+        centred = rows - mean
+        variance = _MeanOverRanks.apply(centred.square().mean(others, keepdim=True))
+        with torch.no_grad():
+            count = ranks.size() * rows.numel() // self.num_features
+            self.running_mean.lerp_(mean.flatten(), self.momentum)
+            self.running_var.lerp_(variance.flatten() * count / (count - 1), self.momentum)
+        scale = (variance + self.eps).rsqrt()
+        if not self.affine:
+            return centred * scale
+        return torch.addcmul(self.bias.view_as(mean), centred, scale * self.weight.view_as(mean))
+
+
+class _MeanOverRanks(torch.autograd.Function):
+    """The mean over the ranks, in which each rank's tensor has one part: so are the gradients of all their losses."""
+
+    @staticmethod
+    def forward(ctx: Any, mine: Tensor) -> Tensor:  # noqa: ARG004
+        return ranks.mean(mine.clone(memory_format=torch.contiguous_format))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
+        return ranks.mean(gradient.clone(memory_format=torch.contiguous_format))
+
+
+def synchronise_batch_norm(network: nn.Module) -> None:
+    """Makes every batch norm of a network take its statistics from all ranks; alone, it is left as it is."""
+    if ranks.size() == 1:
+        return
+    for name, module in list(network.named_modules()):
+        if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d):
+            network.set_submodule(name, SyncBatchNorm(module))
+        elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise ValueError(
+                f"{type(module).__name__} cannot be synchronised over {ranks.size()} ranks: take one process, or a "
+                "backbone with plain batch norm such as resnet50."
+            )

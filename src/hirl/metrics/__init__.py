@@ -1,0 +1,1 @@
+"""Measures of representations and trees: pure functions of tensors."""

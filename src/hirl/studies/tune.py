@@ -1,0 +1,138 @@
+"""The paper's search for levels and negatives (Sec. 4.1): the lowest joint loss on held-out training images.
+
+Each choice is a run of its own in one folder. What is done is not done again, so the same call continues.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hirl.data.loader import Loader
+from hirl.data.sources import Skipped, in_memory, open_images
+from hirl.data.sources.subset import Subset
+from hirl.files import written_whole
+from hirl.hierarchy.levels import check_levels, suggest_levels
+from hirl.hierarchy.settings import Hierarchy
+from hirl.methods.base import Method
+from hirl.runs.folder import Run
+from hirl.runs.representations import load_trained
+from hirl.terminal.tables import Cells, print_tables, write_tables
+from hirl.train.joint import Joint
+from hirl.train.pretrain import pretrain
+
+HELD_OUT = 8000  # images, as in the paper; at most a fifth of them
+NEGATIVES = (100, 1000)
+LOSSES = "losses.json"
+Choice = tuple[tuple[int, ...], int]  # levels, negatives
+
+
+def tune(
+    data: Any,
+    method: Method,
+    hierarchy: Hierarchy = Hierarchy(),  # noqa: B008 (frozen)
+    *,
+    out: str | os.PathLike[str] = "tuning",
+    levels: Sequence[Sequence[int]] | None = None,
+    negatives: Sequence[int] | None = None,
+    held_out: int | None = None,
+    split: str | None = None,
+    channels: int = 3,
+    seed: int = 0,
+    **options: Any,
+) -> Hierarchy:
+    """Trains once with each of levels × negatives and gives the hierarchy of the lowest joint loss (Eq. 4).
+
+    levels, negatives  what to try; by default the paper's grid, fitted to the number of images
+    held_out           images kept out of training for the loss; by default 8,000, or a fifth where there are fewer
+    options            further arguments of `hirl.pretrain`
+    """
+    skipped = Skipped()
+    images = in_memory(open_images(data, split=split, channels=channels), skipped=skipped)
+    if len(skipped):
+        warnings.warn(skipped.words(images.name), stacklevel=2)
+    apart = held_out if held_out is not None else min(HELD_OUT, len(images) // 5)
+    if not 1 <= apart < len(images):
+        raise ValueError(f"held_out is {apart}, but must be at least 1 and below the {len(images)} images")
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images)))
+    held, kept = (Subset(images, part.sort().values) for part in (order[:apart], order[apart:]))
+    choices = grid(len(kept), levels, negatives)
+    folder = Path(out)
+    losses: dict[Choice, dict[str, float]] = {}
+    for sizes, count in choices:
+        chosen = replace(hierarchy, levels=sizes, negatives=count)
+        name = f"levels-{'-'.join(map(str, sizes))}-negatives-{count}"
+        fresh = type(method)(**method.arguments)
+        run = pretrain(kept, fresh, chosen, out=folder / name, channels=channels, seed=seed, **options)
+        losses[sizes, count] = held_out_loss(run, type(method), held, seed)
+        tables = {"tuning": _table(losses)}
+        write_tables(folder, tables)
+    print_tables(tables)
+    best = min(losses, key=lambda choice: losses[choice]["joint"])
+    return replace(hierarchy, levels=best[0], negatives=best[1])
+
+
+def grid(N: int, levels: Sequence[Sequence[int]] | None, negatives: Sequence[int] | None) -> list[Choice]:
+    """What is tried: as given, or the paper's two trees, whose coarsest levels differ, and 100 or 1,000 negatives.
+
+    For N images the first tree is what `suggest_levels` gives, the second has half as many roots as nodes above the
+    leaves, which at ImageNet's size is the paper's pair; there are never more negatives than leaves.
+    """
+    if levels is None:
+        usual = tuple(suggest_levels(N))
+        broad = (*usual[:-1], usual[-2] // 2) if len(usual) > 2 else usual
+        levels = list(dict.fromkeys((usual, broad)))
+    trees = [check_levels(sizes, N) for sizes in levels]
+    counts = NEGATIVES if negatives is None else negatives
+    if not trees or not counts or min(counts) < 1:
+        raise ValueError(f"there must be levels and negatives of at least 1 to try, not {levels} and {negatives}")
+    return list(dict.fromkeys((sizes, min(count, sizes[0] - 1)) for sizes, count in product(trees, counts)))
+
+
+@torch.no_grad()
+def held_out_loss(run: Run, method: type[Method], images: Subset, seed: int) -> dict[str, float]:
+    """L_img, L_SPD and their sum over images the run has not seen; kept in the run's folder.
+
+    Their leaves are found from the second global view, for no clustering has stored one.
+    """
+    file = run.folder / LOSSES
+    if file.is_file():
+        return dict(json.loads(file.read_text(encoding="utf-8")))
+    trained, config = load_trained(run, method=method), run.config
+    views = trained.method.views(config["image_size"])
+    normal: dict[str, Any] = {name: config[name] and tuple(config[name]) for name in ("mean", "std")}
+    batch_size = min(config["batch_size"], len(images))
+    joint = Joint(trained.method, trained.paths, assign="step").eval()
+    sums = torch.zeros(2, dtype=torch.float64)
+    loader = Loader(images, views, batch_size=batch_size, seed=seed, shuffle=False, **normal)
+    for step, batch in enumerate(loader):
+        losses = joint(batch.views, batch.masks, batch.index, step, step)
+        sums += torch.stack((losses.image, losses.spd)).double()
+    image, spd = (sums / len(loader)).tolist()
+    found = {"joint": image + spd, "image": image, "spd": spd}
+    with written_whole(file) as aside:
+        aside.write_text(json.dumps(found), encoding="utf-8")
+    return found
+
+
+def _table(losses: dict[Choice, dict[str, float]]) -> Cells:
+    lowest = min(found["joint"] for found in losses.values())
+    rows = [
+        [
+            ", ".join(map(str, sizes)),
+            str(count),
+            *(f"{found[name]:.4f}" for name in ("joint", "image", "spd")),
+            "lowest" if found["joint"] == lowest else "",
+        ]
+        for (sizes, count), found in losses.items()
+    ]
+    return [["levels", "negatives", "joint loss", "L_img", "L_SPD", ""], *rows]

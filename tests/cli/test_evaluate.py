@@ -1,0 +1,156 @@
+"""`hirl evaluate` through the command's entry point."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hirl.cli.main import main
+from hirl.runs.folder import Run
+
+
+def test_tasks_and_their_options(
+    runs: dict[str, Run], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = runs["hirl"].folder
+    monkeypatch.setenv("COLUMNS", "200")
+    words = ["evaluate", str(folder), "knn", "hierarchy", "--knn.ks", "3", "12", "--hierarchy.sample=50", "--seed", "2"]
+    assert main([*words, "--device", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    assert "knn: 48 classes" in shown
+    assert "dendrogram purity" in shown
+    told = {file.stem: json.loads(file.read_text()) for file in (folder / "results").iterdir()}
+    assert set(told) == {"knn", "hierarchy"}
+    assert told["knn"]["arguments"]["ks"] == [3, 12]
+    assert told["hierarchy"]["arguments"]["sample"] == 50
+    assert told["knn"]["seed"] == 2
+
+
+def test_an_encoder_by_name(picture_files: Path, tmp_path: Path) -> None:
+    words = ["evaluate", "resnet10t", "knn", "--data", str(picture_files), "--knn.ks", "5", "--device", "cpu"]
+    args = ["--backbone_args", '{"channels": [8, 8, 16, 16]}']
+    assert main([*words, *args, "--out", str(tmp_path / "figures")]) == 0
+    told = json.loads((tmp_path / "figures" / "knn.json").read_text())
+    assert told["arguments"]["ks"] == [5]
+    assert told["encoder"]["backbone_args"] == {"channels": [8, 8, 16, 16]}
+
+
+def test_help_tells_the_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--help"])
+    shown = capsys.readouterr().out
+    assert "by default knn, clustering, hierarchy, linear" in " ".join(shown.split())
+    assert "--clustering.restarts" in shown
+
+
+def tables(path: Path, train: object, test: object) -> Path:
+    """A .npz of small pictures with the labels given for each part; None for none."""
+    arrays: dict[str, np.ndarray] = {}
+    for part, labels in (("train", train), ("val", test)):
+        table = np.zeros(60, dtype=np.int64) if labels is None else np.asarray(labels)
+        arrays[f"{part}_images"] = np.random.default_rng(len(table)).integers(0, 256, (len(table), 16, 16, 3), np.uint8)
+        if labels is not None:
+            arrays[f"{part}_labels"] = table
+    np.savez(path, allow_pickle=False, **arrays)
+    return path
+
+
+FOUR = np.arange(240) % 4
+
+
+@pytest.fixture(scope="module")
+def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("wrong")
+    named = {"empty": folder / "empty", "whole": folder / "whole.npz"}
+    named["empty"].mkdir()
+    two_levels = np.stack([FOUR, FOUR // 2], axis=1)
+    for name, train, test in (
+        ("good", FOUR, FOUR),
+        ("unlabelled", None, None),
+        ("untested", FOUR, None),
+        ("one", FOUR * 0, FOUR * 0),
+        ("less_train", FOUR[FOUR != 2].repeat(2), FOUR),
+        ("less_test", FOUR, FOUR[FOUR != 2]),
+        ("other", FOUR, FOUR % 3),
+        ("levels", FOUR, two_levels),
+    ):
+        named[name] = tables(folder / f"{name}.npz", train, test)
+    np.savez(named["whole"], images=np.zeros((9, 16, 16, 3), np.uint8), labels=np.arange(9) % 2)
+    named |= {name: folder / f"{name}.pth" for name in ("code", "weights")}
+    named["code"].write_bytes(pickle.dumps({"weight": print}))
+    torch.save({"weight": torch.ones(3)}, named["weights"])
+    return named
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "no subject": ([], "the argument subject is missing"),
+    "an unknown task": (["{run}", "knn", "nearest"], "there is no evaluation 'nearest': choose from knn, linear"),
+    "an unknown option of a task": (["{run}", "knn", "--knn.k", "5"], "knn.k"),
+    "an unknown option": (["{run}", "knn", "--sead", "5"], "--sead"),
+    "neighbours in words": (["{run}", "knn", "--knn.ks", "many"], "knn.ks"),
+    "no neighbours": (["{run}", "knn", "--knn.ks", "0"], "each a whole number of at least 1"),
+    "no temperature": (["{run}", "knn", "--knn.temperature", "0", "--knn.ks", "5"], "temperature is 0.0, but must be"),
+    "no restarts": (["{run}", "clustering", "--clustering.restarts", "0"], "restarts must be at least 1"),
+    "an unknown part": (["{run}", "clustering", "--clustering.part", "middle"], "clustering.part"),
+    "more neighbours than images": (["{run}", "knn"], "K = 200 is more than the 144 training images"),
+    "more retrieved than images": (["{run}", "hierarchy", "--hierarchy.neighbours", "145"], "at most the 144"),
+    "too many leaves": (
+        ["{run}", "hierarchy", "--hierarchy.rebuild", "true", "--hierarchy.levels", "145"],
+        "only 144 rows",
+    ),
+    "levels beside the run's own": (["{run}", "hierarchy", "--hierarchy.levels", "9"], "the run's own tree"),
+    "a negative seed": (["{run}", "knn", "--seed", "-1"], "seed must be at least 0"),
+    "no labels": (["{run}", "knn", "--data", "{unlabelled}"], "has no labels, but this evaluation needs them"),
+    "no labels to test on": (["{run}", "clustering", "--data", "{untested}"], "has no labels"),
+    "one class": (["{run}", "knn", "--data", "{one}"], "has one class only"),
+    "a class missing in train": (["{run}", "knn", "--data", "{less_train}"], "has no image of 1 of its 4 classes"),
+    "a class missing in test": (["{run}", "knn", "--data", "{less_test}"], "val has no image of 1 of its 4 classes"),
+    "other classes in test": (["{run}", "knn", "--data", "{other}"], "differ at label level 0"),
+    "other label levels in test": (["{run}", "knn", "--data", "{levels}"], "has 1 label levels and"),
+    "no part to test on": (["{run}", "knn", "--data", "{whole}"], "Name the images to test on"),
+    "a split that is not there": (["{run}", "knn", "--test_split", "holiday"], "has no split 'holiday'"),
+    "missing images": (["{run}", "knn", "--data", "nowhere/"], "neither a path nor the name"),
+    "an encoder without images": (["resnet10t", "knn"], "give data"),
+    "an encoder of another size": (["swin_tiny_patch4_window7_224", "knn", "--data", "{good}"], "16 × 16 pixels"),
+    "another size than a run's": (["{run}", "knn", "--image_size", "32"], "was trained with 16"),
+    "an unknown file": (["encoder.safetensors", "knn", "--data", "{good}"], "no run folder and no file"),
+    "an unknown network": (["resnet5", "knn", "--data", "{good}"], "not the name of a timm model"),
+    "a pickle": (["{code}", "knn", "--backbone", "resnet10t", "--data", "{good}"], "is no file of plain weights"),
+    "weights without a name": (["{weights}", "knn", "--data", "{good}"], "say it with backbone"),
+    "weights that do not fit": (["{weights}", "knn", "--backbone", "resnet10t", "--data", "{good}"], "must match"),
+    "a folder of no run": (["{empty}", "knn"], "is no run"),
+    "a file for a folder": (["{run}", "knn", "--knn.ks", "5", "--out", "{good}"], "it is no folder"),
+    "a method of elsewhere": (["{run}", "hierarchy", "--method", "no.such.Method"], "there is no method"),
+    "a device that is not there": (["{run}", "knn", "--device", "abacus"], "abacus"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence(
+    mistake: str,
+    wrong_files: dict[str, Path],
+    runs: dict[str, Run],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words, expected = MISTAKES[mistake]
+    named = wrong_files | {"run": runs["hirl"].folder}
+    before = sorted(file for file in tmp_path.rglob("*") if file.is_file())
+    monkeypatch.chdir(tmp_path)
+
+    code = main(["evaluate", *(word.format(**named) for word in words)])
+
+    shown = capsys.readouterr()
+    assert code == 2, shown.out
+    sentence = [line for line in shown.err.strip().splitlines() if " in 0 s" not in line]
+    assert len(sentence) == 1, shown.err
+    assert sentence[0].startswith("hirl: ")
+    assert expected in sentence[0]
+    after = [file for file in tmp_path.rglob("*") if file.is_file() and file.parent.name != "features"]
+    assert sorted(after) == before

@@ -1,0 +1,236 @@
+"""`hirl pretrain`, `show` and `runs` through the command's entry point."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from hirl.cli.main import main
+from hirl.runs.folder import Run
+from hirl.train.pretrain import pretrain
+
+TINY: dict[str, Any] = {
+    "method": {
+        "class_path": "hirl.methods.MoCoV2",
+        "init_args": {
+            "backbone": "resnet10t",
+            "backbone_args": {"channels": [8, 8, 16, 16]},
+            "dim": 16,
+            "queue_length": 200,
+            "bn_splits": 2,
+            "lr": 0.001,
+        },
+    },
+    "hierarchy": {"levels": [12, 4], "negatives": 5, "start_epoch": 1},
+    "epochs": 2,
+    "batch_size": 200,
+    "accelerator": "cpu",
+    "knn_every": 0,
+}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    return path
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """A .npz of random pictures, quicker to open than ten thousand drawn ones."""
+    import numpy as np
+
+    path = tmp_path / "images.npz"
+    np.savez(path, images=np.random.default_rng(0).integers(0, 256, (600, 16, 16, 3), dtype=np.uint8))
+    return path
+
+
+def test_a_run_is_made_continued_and_shown(
+    config: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pretrain", str(images), "--config", str(config), "--out", str(tmp_path / "runs" / "a")]
+    assert main([*words, "--hierarchy.levels", "10", "3"]) == 0
+    assert Run(tmp_path / "runs" / "a").tree.levels == (10, 3)
+    assert main([*words, "--hierarchy.levels", "10", "3"]) == 0
+    assert "is finished" in capsys.readouterr().out
+    assert main(words) == 2
+    assert "hierarchy.levels: [10, 3] → [12, 4]" in capsys.readouterr().err
+    assert main(["show", str(tmp_path / "runs" / "a")]) == 0
+    page = capsys.readouterr().out
+    assert "MoCoV2, HIRL, finished, epoch 2 of 2" in page
+    assert "loss_spd" in page
+    assert main(["runs", str(tmp_path / "runs")]) == 0
+    listed = capsys.readouterr().out
+    assert "finished" in listed
+    assert "│ a " in listed
+
+
+def test_a_batch_that_leaves_out_many_images_is_remarked_on(
+    config: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["pretrain", str(images), "--config", str(config), "--hierarchy", "null", "--epochs", "1"]
+    assert main([*words, "--batch_size", "320", "--method.queue_length", "320", "--out", str(tmp_path / "large")]) == 0
+    assert "each epoch leaves out 280 images" in capsys.readouterr().out
+    assert main([*words, "--out", str(tmp_path / "small")]) == 0
+    assert "leaves out" not in capsys.readouterr().out
+
+
+def test_a_baseline_comes_back_as_a_baseline(config: Path, images: Path, tmp_path: Path) -> None:
+    out = tmp_path / "base"
+    assert main(["pretrain", str(images), "--config", str(config), "--hierarchy", "null", "--out", str(out)]) == 0
+    assert Run(out).config["hierarchy"] is None
+    again = [
+        "pretrain",
+        "--config",
+        str(Run(out).config_file),
+        "--accelerator",
+        "cpu",
+        "--out",
+        str(tmp_path / "again"),
+    ]
+    assert main(again) == 0
+    assert Run(tmp_path / "again").config == Run(out).config
+    one, other = (torch.load(Run(place).checkpoint_file, weights_only=True) for place in (out, tmp_path / "again"))
+    assert all(torch.equal(one["joint"][name], other["joint"][name]) for name in one["joint"])
+
+
+def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    documented = [line.partition(":")[0].strip() for line in (inspect.getdoc(pretrain) or "").splitlines()]
+    assert set(inspect.signature(pretrain).parameters) <= set(documented)
+    for words, told in ((["--help"], "Images a step, over all"), (["--hierarchy.help"], "Negative paths an image")):
+        with pytest.raises(SystemExit):
+            main(["pretrain", *words])
+        assert told in " ".join(capsys.readouterr().out.split())
+
+
+def run_command(*words: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hirl.cli.main", *map(str, words)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(("first", "then"), [("1", "1"), ("2", "1"), ("1", "2")])
+def test_asked_to_stop_it_saves_and_the_same_command_continues(
+    first: str, then: str, config: Path, images: Path, tmp_path: Path
+) -> None:
+    """On as many processes as before, or on another number."""
+    words = ["pretrain", str(images), "--config", str(config), "--epochs", "400", "--out", str(tmp_path / "run")]
+    stopped = 0
+    for devices in (first, then):
+        process = run_command(*words, "--devices", devices)
+        wait_for_steps(tmp_path / "run" / "metrics.jsonl", after=stopped)
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=60)
+        assert process.returncode == 130, errors
+        assert "the same command continues" in out
+        assert stopped == 0 or f"continues at step {stopped} of 1200" in out
+        before, stopped = stopped, torch.load(tmp_path / "run" / "last.ckpt", weights_only=True)["step"]
+        assert before < stopped < 1200
+
+
+def wait_for_steps(metrics: Path, *, after: int) -> None:
+    """Until a run has reported a step after the given one."""
+    for _ in range(900):
+        lines = metrics.read_text().splitlines() if metrics.exists() else []
+        if lines and lines[-1].endswith("}") and json.loads(lines[-1])["step"] > after:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the run reports no steps")
+
+
+def test_two_processes_see_what_one_would(config: Path, images: Path, tmp_path: Path) -> None:
+    for devices in ("1", "2"):
+        process = run_command("pretrain", images, "--config", config, "--out", tmp_path / devices, "--devices", devices)
+        _, errors = process.communicate(timeout=200)
+        assert process.returncode == 0, errors
+    one, two = (torch.load(tmp_path / devices / "last.ckpt", weights_only=True) for devices in "12")
+    for name, tensor in one["joint"].items():
+        if isinstance(tensor, torch.Tensor):
+            torch.testing.assert_close(two["joint"][name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+    tree_one, tree_two = (state["joint"]["paths._extra_state"] for state in (one, two))
+    assert float((tree_one["leaves"] == tree_two["leaves"]).float().mean()) > 0.95
+    torch.testing.assert_close(two["bank"]["features"], one["bank"]["features"], rtol=0, atol=2e-2)
+
+
+MISTAKES: dict[str, tuple[list[str], str]] = {
+    "no data": (["--method", "MoCoV2"], "pretrain needs the images"),
+    "no method": (["{images}"], "method"),
+    "an unknown method": (["{images}", "--method", "MoCo"], "choose one of DINO, IBOT, MoCoV2"),
+    "a method from nowhere": (["{images}", "--method", "no.such.Method"], "no.such"),
+    "an unknown argument of the method": (["{images}", "--method", "MoCoV2", "--method.queue", "3"], "queue"),
+    "epochs in words": (["{images}", "--config", "{config}", "--epochs", "many"], "epochs"),
+    "no epochs": (["{images}", "--config", "{config}", "--epochs", "0"], "epochs must be at least 1"),
+    "a negative seed": (["{images}", "--config", "{config}", "--seed", "-1"], "seed must be at least 0"),
+    "a batch too large": (["{images}", "--config", "{config}", "--batch_size", "601"], "at most 600"),
+    "a batch the queue does not fit": (["{images}", "--config", "{config}", "--batch_size", "60"], "queue_length"),
+    "parts that do not divide": (["{images}", "--config", "{config}", "--accumulate", "3"], "accumulate must divide"),
+    "an unknown precision": (["{images}", "--config", "{config}", "--precision", "8"], "precision"),
+    "an unknown accelerator": (["{images}", "--config", "{config}", "--accelerator", "abacus"], "accelerator"),
+    "levels that grow": (["{images}", "--config", "{config}", "--hierarchy.levels", "3", "9"], "must decrease"),
+    "too many leaves": (["{images}", "--config", "{config}", "--hierarchy.levels", "601"], "only 600 rows"),
+    "a tree that never comes": (
+        ["{images}", "--config", "{config}", "--hierarchy.start_epoch", "2"],
+        "never have a tree",
+    ),
+    "a tree without features": (["{images}", "--config", "{config}", "--hierarchy.start_epoch", "0"], "start_epoch"),
+    "unknown features": (["{images}", "--config", "{config}", "--hierarchy.features", "dreams"], "features"),
+    "a missing config": (["{images}", "--config", "nowhere.yaml"], "there is no file 'nowhere.yaml'"),
+    "a config of prose": (["{images}", "--config", "{prose}"], "is no YAML file of options"),
+    "a config that names code": (["{images}", "--config", "{code}"], "which is not of hirl"),
+    "an unknown key in a config": (["{images}", "--config", "{typo}"], "epoch"),
+    "missing images": (["nowhere/", "--config", "{config}"], "neither a path nor the name"),
+    "an empty folder": (["{empty}", "--config", "{config}"], "no image in the folder"),
+    "a text file": (["{prose}", "--config", "{config}"], "is no set of images"),
+    "an unknown split": (["{images}", "--config", "{config}", "--split", "val"], "split"),
+    "four channels": (["{images}", "--config", "{config}", "--channels", "4"], "channels"),
+    "an unknown backbone": (["{images}", "--config", "{config}", "--method.backbone", "resnet5"], "timm model"),
+    "weights from nowhere": (["{images}", "--config", "{config}", "--init_from", "nowhere"], "no run folder"),
+    "weights of prose": (["{images}", "--config", "{config}", "--init_from", "{prose}"], "no file of plain weights"),
+    "a file for a folder": (["{images}", "--config", "{config}", "--out", "{prose}"], "is a file, not a run folder"),
+    "somebody's folder": (["{images}", "--config", "{config}", "--out", "{full}"], "is not empty"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence(
+    mistake: str,
+    config: Path,
+    images: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words, expected = MISTAKES[mistake]
+    named = {"config": config, "images": images, "empty": tmp_path / "empty", "full": tmp_path / "full"}
+    named |= {name: tmp_path / f"{name}.yaml" for name in ("prose", "code", "typo")}
+    named["empty"].mkdir()
+    named["full"].mkdir()
+    (named["full"] / "thesis.txt").write_text("years of work")
+    named["prose"].write_text("not: [a mapping")
+    named["code"].write_text(yaml.safe_dump(TINY | {"method": {"class_path": "os.path.Method", "init_args": {}}}))
+    named["typo"].write_text(yaml.safe_dump(TINY | {"epoch": 3}))
+    before = sorted(file for file in tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+    out = [] if "--out" in words else ["--out", str(tmp_path / "run")]
+
+    code = main(["pretrain", *(word.format(**named) for word in words), *out])
+
+    shown = capsys.readouterr()
+    assert code == 2, shown.out
+    sentence = shown.err.strip().splitlines()
+    assert len(sentence) == 1, shown.err
+    assert sentence[0].startswith("hirl: ")
+    assert expected in sentence[0]
+    after = [file for file in tmp_path.rglob("*") if not file.is_relative_to(tmp_path / "run")]
+    assert sorted(after) == before
+    assert not list((tmp_path / "run").glob("*.ckpt"))

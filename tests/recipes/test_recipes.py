@@ -1,0 +1,63 @@
+"""The shipped recipes: each is found by its name, parses into a run, and says at its head what to expect."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import hirl
+from hirl.cli.main import main
+from hirl.recipes import recipe_file, recipe_names
+from hirl.runs.folder import Run
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_makes_a_method_and_a_hierarchy(name: str) -> None:
+    options = hirl.recipe(name)
+    assert isinstance(options["method"], hirl.methods.Method)
+    assert isinstance(options["hierarchy"], hirl.Hierarchy)
+    assert options["hierarchy"].start_for(options["epochs"]) < options["epochs"]
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_begins_with_its_commands(name: str) -> None:
+    head = [line for line in recipe_file(name).read_text().splitlines() if line.startswith("#")]
+    assert any(re.search(rf"hirl pretrain \S+ --config {name}$", line) for line in head)
+    assert any(line.endswith(f"--config {name} --hierarchy null") for line in head)
+
+
+def test_a_file_of_the_users_goes_before_a_recipe_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert recipe_file("small/dino").name == "dino.yaml"
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "dino").write_text("epochs: 3\n")
+    assert recipe_file("small/dino") == Path("small/dino")
+
+
+def test_a_recipe_is_trained_by_its_name(tmp_path: Path) -> None:
+    import numpy as np
+
+    pictures = np.random.default_rng(0).integers(0, 256, (300, 32, 32, 3), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", images=pictures)
+    # Options come on top of the recipe, also those before it on the line.
+    words = ["pretrain", str(tmp_path / "images.npz"), "--epochs", "1", "--config", "small/moco_v2"]
+    smaller = ["--hierarchy", "null", "--batch_size", "64", "--method.queue_length", "64", "--accelerator", "cpu"]
+    assert main([*words, *smaller, "--out", str(tmp_path / "run")]) == 0
+    config = Run(tmp_path / "run").config
+    assert config["method"]["init_args"]["queue_length"] == 64
+    assert config["method"]["init_args"]["momentum"] == hirl.recipe("small/moco_v2")["method"].momentum
+    assert config["hierarchy"] is None
+    log = Run(tmp_path / "run").log_file.read_text()
+    assert "MoCoV2 on 300 images" in log
+    assert "epoch 1/1: loss_image" in log
+
+
+def test_an_unknown_recipe_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pretrain", "shapes", "--config", "small/nothing"]) == 2
+    told = capsys.readouterr().err
+    assert "small/nothing" in told
+    assert "small/moco_v2" in told

@@ -1,0 +1,180 @@
+"""`hirl compare` and `hirl tune` through the command's entry point, at a tiny size."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from hirl.cli.main import main
+from hirl.runs.folder import Run
+from hirl.studies import compare as comparison
+from hirl.studies.tune import grid
+
+TINY: dict[str, Any] = {
+    "method": {
+        "class_path": "hirl.methods.MoCoV2",
+        "init_args": {
+            "backbone": "resnet10t",
+            "backbone_args": {"channels": [8, 8, 16, 16]},
+            "dim": 16,
+            "queue_length": 80,
+            "bn_splits": 2,
+            "lr": 0.01,
+        },
+    },
+    "hierarchy": {"levels": [12, 4], "negatives": 5, "start_epoch": 1},
+    "epochs": 2,
+    "batch_size": 80,
+    "accelerator": "cpu",
+    "knn_every": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with labelled pictures of two parts and a recipe."""
+    folder = tmp_path_factory.mktemp("compared")
+    rng = np.random.default_rng(0)
+    for part in ("train", "val"):
+        labels = rng.integers(0, 4, 240)
+        pictures = rng.integers(0, 256, (240, 16, 16, 3), dtype=np.uint8) // 4 + 40 * labels[:, None, None, None]
+        np.savez(folder / f"{part}.npz", images=pictures.astype(np.uint8), labels=labels)
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    return folder
+
+
+def words(room: Path, out: Path, *more: str) -> list[str]:
+    files = [str(room / "train.npz"), str(room / "tiny.yaml"), "--test_data", str(room / "val.npz")]
+    return ["compare", *files, "--tasks", "clustering", "--accelerator", "cpu", "--out", str(out), *more]
+
+
+def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
+    room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "all"
+    assert main(words(room, out, "--seeds", "0", "1")) == 0
+    shown = capsys.readouterr().out
+    with (out / "figures.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["method"] for row in rows} == {"MoCoV2"}
+    runs = {path.name: Run(path) for path in out.iterdir() if path.is_dir()}
+    assert len(runs) == 4
+    accuracy = next(row for row in rows if "accuracy" in row["figure"])
+    figure = accuracy["figure"].removeprefix("clustering, ")
+
+    def of(arm: str, seed: int) -> float:
+        found = [run for run in runs.values() if run.folder.name.endswith(f"-{arm}-{seed}")]
+        return float(json.loads((found[0].results_folder / "clustering.json").read_text())["headline"][figure])
+
+    pairs = [100 * (of("HIRL", seed) - of("base", seed)) for seed in (0, 1)]
+    mean, error = sum(pairs) / 2, abs(pairs[0] - pairs[1]) / 2
+    assert accuracy["difference"] == f"{mean:+.2f} ± {error:.2f}"
+    assert "±" in shown
+    assert "ratio" in (out / "tables.md").read_text()
+
+    def not_again(*_: object, **__: object) -> None:
+        raise AssertionError("evaluated twice")
+
+    monkeypatch.setattr(comparison, "evaluate", not_again)
+    assert main(words(room, out, "--seeds", "0", "1")) == 0
+
+
+def test_an_ablation_has_an_arm_for_each_way(room: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ablation"
+    assert main(words(room, out, "--ablate", "levels=6,2", "negatives=3")) == 0
+    heading = (out / "figures.csv").read_text().splitlines()[0]
+    assert heading == "method,figure,base,levels=6-2,difference,negatives=3,difference"
+    config = next(Run(path).config for path in out.iterdir() if "levels" in path.name)
+    assert config["hierarchy"]["levels"] == [6, 2]
+    assert config["hierarchy"]["negatives"] == 5
+
+
+def test_the_tree_keeps_its_place_among_other_epochs(room: Path, tmp_path: Path) -> None:
+    """And two recipes of one method are told apart."""
+    late = TINY | {"epochs": 8, "hierarchy": TINY["hierarchy"] | {"start_epoch": 4}}
+    (tmp_path / "late.yaml").write_text(yaml.safe_dump(late))
+    command, data, *others = words(room, tmp_path / "out", "--epochs", "2")
+    assert main([command, data, str(tmp_path / "late.yaml"), *others]) == 0
+    runs = [Run(path) for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    late_ones = [run.config["hierarchy"] for run in runs if "late" in run.folder.name]
+    assert [hierarchy["start_epoch"] for hierarchy in late_ones if hierarchy is not None] == [1]
+    with (tmp_path / "out" / "figures.csv").open() as file:
+        names = {row["method"] for row in csv.DictReader(file)}
+    assert names == {str(room / "tiny.yaml"), str(tmp_path / "late.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        ("epochs: 3\n", "names no method"),
+        ("- 3\n", "names no method"),
+        ("method: {class_path: mine.Own, init_args: {}}\n", "must be one of DINO"),
+        ("method: {class_path: hirl.methods.DINO, init_args: {wings: 2}}\n", "wings"),
+        ("method: {class_path: hirl.methods.DINO}\nhierarchy: {wings: 2}\n", "wings"),
+        ("method: {class_path: hirl.methods.DINO}\nhierarchy: null\n", "hierarchy null"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_told_so(
+    recipe: str, told: str, room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.yaml").write_text(recipe)
+    assert main(["compare", str(room / "train.npz"), str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--ablate", "depth=3"], "depth=3"),
+        (["--ablate", "levels=6,x"], "levels=6,x"),
+        (["--ablate", "negatives=3,4"], "negatives=3"),
+        (["--seeds", "0", "0"], "named twice"),
+        (["--seeds", "-1"], "at least 0"),
+        (["--tasks", "sing"], "there is no evaluation 'sing'"),
+        (["--epochs", "0"], "at least 1"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(
+    more: list[str], told: str, room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words(room, tmp_path / "out", *more)) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_tuning_finds_the_lowest_joint_loss_and_continues(
+    room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["tune", str(room / "train.npz"), "--config", str(room / "tiny.yaml"), "--out", str(tmp_path / "tuning")]
+    line += ["--levels", "[[12, 4], [6, 2]]", "--negatives", "3", "5", "--held_out", "80"]
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    found = {path.parent.name: json.loads(path.read_text()) for path in (tmp_path / "tuning").glob("*/losses.json")}
+    assert len(found) == 4
+    assert all(losses["joint"] == pytest.approx(losses["image"] + losses["spd"]) for losses in found.values())
+    best = min(found, key=lambda name: found[name]["joint"]).split("-")
+    assert f"--hierarchy.levels {best[1]} {best[2]} --hierarchy.negatives {best[4]}" in shown
+    shutil.rmtree(tmp_path / "tuning" / "levels-6-2-negatives-3")
+    assert main(line) == 0
+    assert capsys.readouterr().out.count("is finished") == 3
+
+
+def test_the_grid_is_the_papers_at_its_size_and_fits_smaller_ones() -> None:
+    trees = {(30000, 10000, 1000), (30000, 10000, 5000)}
+    assert set(grid(1_281_167, None, None)) == {(tree, count) for tree in trees for count in (100, 1000)}
+    for levels, negatives in grid(500, None, None):
+        assert levels[0] <= 500
+        assert negatives < levels[0]
+    with pytest.raises(ValueError, match="only 500 rows"):
+        grid(500, [(1000, 10)], None)
