@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @contextmanager
-def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives a file beside `path` to write to; on success it takes `path`'s place, on failure it goes."""
     target = Path(path)
     check_writable(target)

@@ -22,7 +22,7 @@ from hirl.data import open_images
 from hirl.data.loader import IMAGENET_MEAN, IMAGENET_STD, normalisation
 from hirl.evals import KNN, Clustering, HierarchyAgreement
 from hirl.evals import evaluate as evaluation
-from hirl.evals.base import Evaluation, Result, Subject, silent
+from hirl.evals.base import Evaluation, Result, Subject
 from hirl.evals.feature_cache import Shown, extracted
 from hirl.methods import MoCoV2
 from hirl.metrics.knn import knn_accuracy
@@ -30,6 +30,7 @@ from hirl.runs import representations as trained
 from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
 from hirl.runs.folder import Run
 from hirl.runs.representations import load_trained
+from hirl.terminal.progress import no_progress
 
 QUICK = KNN(ks=(5, 10))
 NARROW = {"channels": [8, 8, 16, 16]}
@@ -202,7 +203,7 @@ def test_representations_are_what_training_would_make_of_the_images(runs: dict[s
     images = open_images(picture_files)
     for arm, count in (("hirl", 3), ("base", 1)):
         run = runs[arm]
-        found = extracted(load_trained(run), images, Shown(16, normalisation(images)), what="z", tell=silent)
+        found = extracted(load_trained(run), images, Shown(16, normalisation(images)), what="z", progress=no_progress)
         assert found.shape == (144, count, 16)
         state = load_checkpoint(run.checkpoint_file)["joint"]
         network = load_trained(run)

@@ -32,7 +32,7 @@ class Mean(nn.Module):
         return self.norm(images.mean((2, 3)))
 
 
-def silent(_what: str, _done: int, _total: int) -> None: ...
+def no_progress(_what: str, _done: int, _total: int) -> None: ...
 
 
 @pytest.fixture
@@ -43,7 +43,9 @@ def shapes() -> Shapes:
 def test_every_image_is_in_its_place_and_nothing_moves(shapes: Shapes) -> None:
     network = Mean()
     told: list[tuple[int, int]] = []
-    found = extracted(network, shapes, SHOWN, what="colours", tell=lambda _, done, total: told.append((done, total)))
+    found = extracted(
+        network, shapes, SHOWN, what="colours", progress=lambda _, done, total: told.append((done, total))
+    )
     expected = shapes.pixels.float().div(255).mean((2, 3)) / (1 + network.norm.eps) ** 0.5
     torch.testing.assert_close(found, expected)
     assert network.training
@@ -54,7 +56,7 @@ def test_every_image_is_in_its_place_and_nothing_moves(shapes: Shapes) -> None:
 
 def kept(folder: Path | None, network: Mean, images: ImageSet, shown: Shown = SHOWN, sha256: str = "a") -> Tensor:
     return Store(folder).kept(
-        "features", sha256, shown, images, lambda: extracted(network, images, shown, what="", tell=silent)
+        "features", sha256, shown, images, lambda: extracted(network, images, shown, what="", progress=no_progress)
     )
 
 
@@ -114,7 +116,7 @@ def test_an_unreadable_image_is_told(tmp_path: Path) -> None:
     (tmp_path / "2.png").write_bytes(b"broken")
     images = open_images(tmp_path)
     with pytest.warns(UserWarning, match="1 of the 4 images .* could not be read"):
-        found = extracted(Mean(), images, Shown(16, SHOWN.normalisation, workers=0), what="", tell=silent)
+        found = extracted(Mean(), images, Shown(16, SHOWN.normalisation, workers=0), what="", progress=no_progress)
     assert torch.equal(found[2], found[3])
 
 
@@ -125,7 +127,7 @@ def test_features_that_are_no_numbers_are_refused(shapes: Shapes) -> None:
 
     shapes.pixels[5] = 0
     with pytest.raises(ValueError, match=r"NaN or infinite for 1 of the 300 images .* \[?.*5\]"):
-        extracted(Broken(), shapes, SHOWN, what="", tell=silent)
+        extracted(Broken(), shapes, SHOWN, what="", progress=no_progress)
 
 
 def test_a_hash_is_of_weights_and_names_whatever_their_order() -> None:

@@ -114,7 +114,7 @@ def test_encoder_and_classifier_of_a_cnn_have_their_own_rates(coloured_subject: 
 @pytest.mark.parametrize("kind", ["cnn", "vit"])
 def test_it_learns_on_a_copy_the_same_in_every_run(coloured_subject: Make, kind: str) -> None:
     told = []
-    subject = coloured_subject(kind, tell=lambda what, done, total: told.append((what, done, total)))
+    subject = coloured_subject(kind, progress=lambda what, done, total: told.append((what, done, total)))
     before = copy.deepcopy(subject.encoder.state_dict())
     state = torch.get_rng_state()
     evaluation = FineTune(epochs=5)

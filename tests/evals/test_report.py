@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hirl.evals.base import Result, Row
-from hirl.terminal.results import result_tables
+from hirl.evals.report import result_tables
 
 ROWS: list[Row] = [{"labels": "50 classes", "accuracy": 0.25, "lr": 3.0, "images": 1200}]
 

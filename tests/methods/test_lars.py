@@ -80,10 +80,10 @@ def test_velocity_is_part_of_the_state(generator: torch.Generator) -> None:
     ours = weights(generator)
     optimiser = LARS(ours, lr=2.0)
     take_steps(optimiser, ours, seed=1)
-    twins = copy.deepcopy(ours)
-    twin = LARS(twins, lr=1.0)
+    encoder_copies = copy.deepcopy(ours)
+    twin = LARS(encoder_copies, lr=1.0)
     twin.load_state_dict(copy.deepcopy(optimiser.state_dict()))
-    ends = [take_steps(one, parameters, seed=2) for one, parameters in ((optimiser, ours), (twin, twins))]
+    ends = [take_steps(one, parameters, seed=2) for one, parameters in ((optimiser, ours), (twin, encoder_copies))]
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 

@@ -216,7 +216,7 @@ def test_momentum_encoder_starts_as_the_query_encoder_without_graph(method: MoCo
     assert query.keys() == method.key.state_dict().keys()  # the predictor is the query's alone
     assert not any(weight.requires_grad for weight in method.key.parameters())
     assert method.encoder is method.query.backbone
-    assert method.twins == [method.query.backbone, method.key.backbone]
+    assert method.encoder_copies == [method.query.backbone, method.key.backbone]
 
 
 def test_momentum_encoder_follows_with_the_momentum_of_the_step_it_serves(

@@ -165,7 +165,7 @@ def test_views_are_those_of_moco_v2() -> None:
 
 def test_downstream_gets_the_encoder(method: SimSiam) -> None:
     assert method.encoder is method.network.get_submodule("backbone")
-    assert method.twins == [method.encoder]
+    assert method.encoder_copies == [method.encoder]
     assert method.outputs is None
 
 

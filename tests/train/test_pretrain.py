@@ -270,7 +270,7 @@ def test_starting_from_given_weights(finished: Run, shapes: Shapes, tmp_path: Pa
     for source in (finished.folder, finished.encoder_file, tmp_path / "plain.pt"):
         method = moco(lr=0.0, momentum=1.0)
         pretrain(shapes, method, None, out=tmp_path / f"from {Path(source).name}", init_from=str(source), **options)
-        for twin in method.twins:
+        for twin in method.encoder_copies:
             loaded = twin.state_dict()
             assert all(
                 torch.equal(loaded[name], weights[name])

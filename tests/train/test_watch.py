@@ -100,7 +100,7 @@ def test_an_encoder_that_gives_one_vector_is_told_of(
 
     def blind(self: methods.Method, plan: Any) -> None:
         build(self, plan)
-        for twin in self.twins:
+        for twin in self.encoder_copies:
             twin.register_forward_hook(lambda _, __, features: features * 0 + 1)
 
     monkeypatch.setattr(kind, "build", blind)

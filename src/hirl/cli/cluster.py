@@ -31,9 +31,10 @@ def cluster_options(parser: ArgumentParser) -> None:
 def cluster(config: Namespace) -> None:
     import numpy as np
 
+    from hirl.explore.tree_text import level_table
     from hirl.hierarchy.kmeans import hierarchical_kmeans
     from hirl.hierarchy.levels import suggest_levels
-    from hirl.terminal.trees import kmeans_progress, level_table
+    from hirl.terminal.progress import kmeans_progress
 
     check_new(config.out, overwrite=config.overwrite)
     if not config.features.is_file():

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from hirl.cli.command import Command, check_new
-from hirl.files import written_whole
+from hirl.files import atomic_write
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -38,7 +41,6 @@ def images_options(parser: ArgumentParser) -> None:
 def images(config: Namespace) -> None:
     from hirl.data import Skipped
     from hirl.explore import class_sheet
-    from hirl.terminal.trees import image_table
 
     check_sheet(config)
     found = opened(config)
@@ -99,10 +101,30 @@ def check_sheet(config: Namespace) -> None:
 
 
 def save_sheet(sheet: Image, out: Path) -> None:
-    with written_whole(out) as aside, aside.open("wb") as file:
+    with atomic_write(out) as aside, aside.open("wb") as file:
         sheet.save(file, SHEETS[out.suffix.lower()], quality=80)
     print(f"contact sheet of {sheet.width} × {sheet.height} pixels written to {out}")
 
 
 IMAGES = Command("images", "tells what a set of images holds, and draws a contact sheet of it", images_options, images)
 VIEWS = Command("views", "draws what a method's network sees of your images", views_options, views)
+
+
+def image_table(images: ImageSet) -> None:
+    """Prints a row a label level, finest first: classes, images a class, and the first of their names."""
+    title = f"{images.name}: {len(images):,} images"
+    if images.pixels is not None:
+        height, width = images.pixels.shape[-2:]
+        title += f" of {width} × {height} pixels"
+    if images.labels is None:
+        Console().print(f"{title}, unlabelled", markup=False, highlight=False)
+        return
+    table = Table(title=escape(title), title_justify="left")
+    for heading in ("level", "classes", "fewest", "median", "most", "named"):
+        table.add_column(heading, justify="left" if heading == "named" else "right")
+    for level, names in enumerate(images.label_names):
+        counts = images.labels[:, level].bincount(minlength=len(names))
+        figures = [len(names), int(counts.min()), int(counts.median()), int(counts.max())]
+        few = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
+        table.add_row(str(level), *(f"{figure:,}" for figure in figures), escape(few))
+    Console().print(table)

@@ -14,8 +14,8 @@ def show_options(parser: ArgumentParser) -> None:
 
 
 def show(config: Namespace) -> None:
+    from hirl.cli.show import show_run
     from hirl.runs.folder import Run
-    from hirl.terminal.runs import show_run
 
     show_run(Run(config.run))
 
@@ -25,7 +25,7 @@ def runs_options(parser: ArgumentParser) -> None:
 
 
 def runs(config: Namespace) -> None:
-    from hirl.terminal.runs import list_runs
+    from hirl.cli.show import list_runs
 
     list_runs(config.folder)
 

@@ -14,16 +14,11 @@ from torch import Tensor, nn
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
 from hirl.hierarchy.tree import PrototypeTree
+from hirl.terminal.progress import Progress, no_progress
 
 CPU = torch.device("cpu")
 Part = Literal["train", "test"]
 Row = Mapping[str, Any]  # column → value
-Tell = Callable[[str, int, int], None]
-"""What is being done, how much of it is done, of how much."""
-
-
-def silent(_what: str, _done: int, _total: int) -> None:
-    """Tells nobody."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class Subject:
     method: str | None = None  # the class name of the method that trained it: official settings differ
     seed: int = 0
     device: torch.device = CPU
-    tell: Tell = silent
+    progress: Progress = no_progress
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Clustering(Evaluation):
         headline: dict[str, float] = {}
         for level, name in enumerate(level_names(images)):
             classes = len(images.label_names[level])
-            subject.tell("clustering", level, labels.shape[1])
+            subject.progress("clustering", level, labels.shape[1])
             tree = hierarchical_kmeans(
                 features,
                 (classes,),
@@ -48,5 +48,5 @@ class Clustering(Evaluation):
             figures = {"accuracy": clustering_accuracy(tree.leaves, truth)} | mutual_information(tree.leaves, truth)
             rows.append({"labels": name, "clusters": classes} | figures)
             headline |= {f"{figure}, {name}": value for figure, value in figures.items()}
-        subject.tell("clustering", labels.shape[1], labels.shape[1])
+        subject.progress("clustering", labels.shape[1], labels.shape[1])
         return Result(headline=headline, rows=rows)

@@ -18,13 +18,15 @@ from hirl.data.loader import normalisation
 from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import NoParts
-from hirl.evals.base import Evaluation, Part, Result, Subject, Tell, silent
+from hirl.evals.base import Evaluation, Part, Result, Subject
 from hirl.evals.feature_cache import Shown, Store, extracted
+from hirl.evals.report import result_tables
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
 from hirl.runs.open_encoder import Encoder, device_of, open_encoder
 from hirl.runs.representations import load_trained
 from hirl.runs.results import results_folder, write_result
+from hirl.terminal.progress import Progress, no_progress, progress_bars
 
 DEFAULT_TASKS = ("knn", "clustering", "hierarchy", "linear")
 LARGE_IMAGE = 224
@@ -88,11 +90,9 @@ def evaluate(
     folder = results_folder(opened.run, out, data, train)
     store = Store(_cache_folder(opened.run, cache))
 
-    from hirl.terminal.results import result_tables, told
-
     results: dict[str, Result] = {}
-    with nullcontext(silent) if quiet else told() as tell:
-        seen = _subject(opened, train, test, image_size, mean, std, method, seed, device, workers, store, tell)
+    with nullcontext(no_progress) if quiet else progress_bars() as progress:
+        seen = _subject(opened, train, test, image_size, mean, std, method, seed, device, workers, store, progress)
         for task in asked:
             try:
                 results[task.name] = task.run(seen)
@@ -154,7 +154,7 @@ def _open(source: Any, split: str | None, channels: int) -> ImageSet:
     skipped = Skipped()
     images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
     if len(skipped):
-        warnings.warn(skipped.words(images.name), stacklevel=2)
+        warnings.warn(skipped.summary(images.name), stacklevel=2)
     return images
 
 
@@ -170,7 +170,7 @@ def _subject(
     device: str | None,
     workers: int | None,
     store: Store,
-    tell: Tell,
+    progress: Progress,
 ) -> Subject:
     where = device_of(device)
     own = LARGE_IMAGE if train.pixels is None else int(min(train.pixels.shape[-2:]))
@@ -184,7 +184,9 @@ def _subject(
     def made(kind: str, part: Part, network: nn.Module, sha256: str) -> Tensor:
         images = train if part == "train" else test
         what = f"{kind} of {images.name}"
-        return store.kept(kind, sha256, shown, images, lambda: extracted(network, images, shown, what=what, tell=tell))
+        return store.kept(
+            kind, sha256, shown, images, lambda: extracted(network, images, shown, what=what, progress=progress)
+        )
 
     @remembered
     def features(part: Part) -> Tensor:
@@ -203,7 +205,7 @@ def _subject(
         method=None if run is None else run.config["method"]["class_path"].rsplit(".", 1)[-1],
         seed=seed,
         device=where,
-        tell=tell,
+        progress=progress,
     )
 
 

@@ -18,8 +18,9 @@ from hirl.data.loader import EvaluationLoader
 from hirl.data.sources.files import FileImages
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
-from hirl.evals.base import CPU, Tell
-from hirl.files import written_whole
+from hirl.evals.base import CPU
+from hirl.files import atomic_write
+from hirl.terminal.progress import Progress
 
 FORMAT = "hirl features 1"  # part of the key: raise it whenever the same images would be shown in another way
 
@@ -64,7 +65,7 @@ class Store:
 
             found = make()
             self.folder.mkdir(parents=True, exist_ok=True)
-            with written_whole(file) as aside:
+            with atomic_write(file) as aside:
                 save_file({"features": found.contiguous()}, aside, metadata={"about": about})
         return found
 
@@ -83,7 +84,7 @@ def _read(file: Path, about: str) -> Tensor | None:
 
 
 @torch.no_grad()
-def extracted(network: nn.Module, images: ImageSet, shown: Shown, *, what: str, tell: Tell) -> Tensor:
+def extracted(network: nn.Module, images: ImageSet, shown: Shown, *, what: str, progress: Progress) -> Tensor:
     """(N, …): what the network gives for every image, in eval mode, in their order, on the CPU."""
     loader = shown.loader(images)
     training = network.training
@@ -96,7 +97,7 @@ def extracted(network: nn.Module, images: ImageSet, shown: Shown, *, what: str, 
             made = torch.empty(len(images), *part.shape[1:])
         made[done : done + len(part)] = part
         done += len(part)
-        tell(what, done, len(images))
+        progress(what, done, len(images))
     network.train(training)
     assert made is not None  # a loader has at least one image
     if len(loader.skipped):

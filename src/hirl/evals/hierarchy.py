@@ -58,7 +58,7 @@ class HierarchyAgreement(Evaluation):
             raise ValueError(f"sample is {self.sample}, but must be at least 2 images")
         names = level_names(subject.test)
         tree, whence = self._tree(subject)
-        subject.tell("hierarchy", 0, 4)
+        subject.progress("hierarchy", 0, 4)
         features = _finest(subject, "test")
         paths = tree.paths.cpu()[tree.assign(features).cpu()]  # (N, L)
         some = _drawn(len(labels), self.sample, subject.seed)
@@ -68,9 +68,9 @@ class HierarchyAgreement(Evaluation):
             trees[TREE, len(some)] = (paths[some], labels[some])
         sizes = [len(nodes.unique()) for nodes in paths[some].T]
         trees[WARD, len(some)] = (_ward(features[some], sizes), labels[some])
-        subject.tell("hierarchy", 1, 4)
+        subject.progress("hierarchy", 1, 4)
         flat = {(FLAT, len(some)): (self._flat(features[some], sizes, subject.seed), labels[some])}
-        subject.tell("hierarchy", 2, 4)
+        subject.progress("hierarchy", 2, 4)
 
         rows = [row for key, pair in (trees | flat).items() for row in _level_rows(*key, *pair, names, subject.seed)]
         rows += [row for key, pair in trees.items() for row in _tree_rows(*key, *pair, names, subject.seed)]
@@ -80,9 +80,9 @@ class HierarchyAgreement(Evaluation):
                 {"tree": of, "images": images, "height correlation": rank_correlation(height_table(*pair))}
                 for (of, images), pair in trees.items()
             ]
-        subject.tell("hierarchy", 3, 4)
+        subject.progress("hierarchy", 3, 4)
         rows += self._retrieval(subject, train_labels, labels, some, names)
-        subject.tell("hierarchy", 4, 4)
+        subject.progress("hierarchy", 4, 4)
         chosen: dict[str, Any] = {TREE: whence, "levels": list(tree.levels)}
         if not nested:
             chosen["height correlation"] = "none, for the label levels are not nested"
@@ -102,7 +102,7 @@ class HierarchyAgreement(Evaluation):
             seed=subject.seed,
             iterations=self.iterations,
             restarts=self.restarts,
-            progress=lambda level, step, _: subject.tell(f"tree, level {level}", min(step + 1, steps), steps),
+            progress=lambda level, step, _: subject.progress(f"tree, level {level}", min(step + 1, steps), steps),
         )
         return made, f"built over {len(features):,} training images"
 

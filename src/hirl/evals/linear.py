@@ -126,7 +126,7 @@ class Linear(Evaluation):
             batch_size=batch_size,
             standardise=self.standardise,
             seed=subject.seed,
-            told=lambda done: subject.tell(what, done, epochs),
+            told=lambda done: subject.progress(what, done, epochs),
         )
 
 

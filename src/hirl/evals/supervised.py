@@ -97,7 +97,7 @@ def learn(
                 loss.backward()
                 optimiser.step()
                 step += 1
-                subject.tell(what, step, steps)
+                subject.progress(what, step, steps)
             if not math.isfinite(loss.item()):
                 raise ValueError(
                     f"{what} diverged in epoch {epoch + 1} of {recipe.epochs} at a peak rate of {recipe.encoder_lr:g} "
@@ -121,5 +121,5 @@ def answers(classifier: Classifier, images: ImageSet, *, subject: Subject, what:
     for done, batch in enumerate(loader):
         said.append(torch.stack([logits.argmax(1) for logits in classifier(batch.views[0])], dim=1).cpu())
         index.append(batch.index.cpu())
-        subject.tell(f"{what}: test", done + 1, len(loader))
+        subject.progress(f"{what}: test", done + 1, len(loader))
     return torch.cat(said), torch.cat(index)

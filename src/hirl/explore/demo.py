@@ -7,9 +7,10 @@ from rich.console import Console
 from rich.tree import Tree
 from torch import Tensor
 
+from hirl.explore.tree_text import level_table
 from hirl.hierarchy.kmeans import hierarchical_kmeans
 from hirl.hierarchy.tree import PrototypeTree
-from hirl.terminal.trees import kmeans_progress, level_table
+from hirl.terminal.progress import kmeans_progress
 
 LEVELS = (160, 40, 10)
 ITERATIONS, RESTARTS = 20, 5

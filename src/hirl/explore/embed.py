@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from hirl.data.loader import normalisation
 from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.base import silent
 from hirl.evals.feature_cache import Shown, Store, extracted
-from hirl.files import check_writable, written_whole
+from hirl.files import atomic_write, check_writable
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
 from hirl.runs.open_encoder import device_of, open_encoder
 from hirl.runs.representations import load_trained
+from hirl.terminal.progress import no_progress, progress_bars
 
 if TYPE_CHECKING:
     from pyarrow import Table
@@ -71,20 +71,22 @@ def embed(
     skipped = Skipped()
     images = in_memory(found, skipped=skipped)
     if len(skipped):
-        warnings.warn(skipped.words(images.name), stacklevel=2)
+        warnings.warn(skipped.summary(images.name), stacklevel=2)
     where = device_of(device)
     shown = Shown(opened.image_size, normalisation(images, opened.mean, opened.std), where, workers)
     trained = load_trained(folder, method=method)
     store = Store(folder.features_folder)
 
-    from hirl.terminal.results import told
-
-    with nullcontext(silent) if quiet else told() as tell:
+    with nullcontext(no_progress) if quiet else progress_bars() as progress:
 
         def made(kind: str, network: nn.Module, sha256: str) -> Tensor:
             what = f"{kind} of {images.name}"
             return store.kept(
-                kind, sha256, shown, images, lambda: extracted(network.to(where), images, shown, what=what, tell=tell)
+                kind,
+                sha256,
+                shown,
+                images,
+                lambda: extracted(network.to(where), images, shown, what=what, progress=progress),
             )
 
         features = made("features", opened.network, opened.sha256)
@@ -124,7 +126,7 @@ def _labels(images: ImageSet) -> Arrays:
 
 
 def _write(out: Path, arrays: Arrays) -> None:
-    with written_whole(out) as aside, aside.open("wb") as file:
+    with atomic_write(out) as aside, aside.open("wb") as file:
         if out.suffix.lower() == ".npz":
             np.savez(file, allow_pickle=False, **arrays)
         else:

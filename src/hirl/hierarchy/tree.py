@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hirl.files import written_whole
+from hirl.files import atomic_write
 from hirl.hierarchy.rows import Features, UnitRows, nearest
 
 FORMAT = "hirl prototype tree 1"
@@ -144,7 +144,7 @@ class PrototypeTree:
         from safetensors.torch import save_file
 
         tensors = {name: tensor.cpu().contiguous() for name, tensor in self.tensors().items()}
-        with written_whole(path) as aside:
+        with atomic_write(path) as aside:
             save_file(tensors, aside, metadata={"format": FORMAT})
 
     @classmethod

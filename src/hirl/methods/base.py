@@ -70,7 +70,7 @@ class Method(nn.Module, ABC):
         """What downstream tasks get: images (B, C, H, W) → pooled features."""
 
     @property
-    def twins(self) -> list[nn.Module]:
+    def encoder_copies(self) -> list[nn.Module]:
         """Every copy of the encoder the method keeps: what starts from given weights starts from them in all."""
         return [self.encoder]
 

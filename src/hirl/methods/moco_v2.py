@@ -111,7 +111,7 @@ class MoCoV2(Method):
         return self.query.get_submodule("backbone")
 
     @property
-    def twins(self) -> list[nn.Module]:
+    def encoder_copies(self) -> list[nn.Module]:
         return [network.get_submodule("backbone") for network in (self.query, self.key)]
 
     @property

@@ -114,7 +114,7 @@ class MoCoV3(Method):
         return self.query.backbone
 
     @property
-    def twins(self) -> list[nn.Module]:
+    def encoder_copies(self) -> list[nn.Module]:
         return [self.query.backbone, self.key.backbone]
 
     # Views

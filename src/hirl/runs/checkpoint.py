@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hirl.files import written_whole
+from hirl.files import atomic_write
 
 FORMAT = "hirl checkpoint 1"
 
@@ -17,7 +17,7 @@ FORMAT = "hirl checkpoint 1"
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Replaces the file at `path`; should that fail, the old one stays and the OSError says so."""
     try:
-        with written_whole(path) as aside:
+        with atomic_write(path) as aside:
             torch.save({"format": FORMAT} | state, aside)
     except (RuntimeError, OSError) as error:  # torch tells of a full disk by a RuntimeError
         kept = f"; the last good one, {str(path)!r}, is untouched" if path.exists() else ""

@@ -19,7 +19,7 @@ SHOWN = 5  # keys named in a message
 def start_from(method: Method, source: str) -> None:
     """Puts the weights at `source`, a run folder or an encoder's file, into every copy of the method's encoder."""
     weights = encoder_weights(source)
-    for encoder in method.twins:
+    for encoder in method.encoder_copies:
         check_fit(encoder, weights, source, method.backbone)
         encoder.load_state_dict(weights, strict=True)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from hirl.files import written_whole
+from hirl.files import atomic_write
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -95,7 +95,7 @@ class Run:
                     "name another folder, or give the same settings to continue it"
                 )
         else:
-            with written_whole(self.config_file) as aside:
+            with atomic_write(self.config_file) as aside:
                 aside.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
         for left_over in self.folder.glob(".*.part"):  # of a process that was killed while it wrote
             left_over.unlink()
@@ -108,7 +108,7 @@ class Run:
                 "machine": platform.platform(),
             }
         )
-        with written_whole(self.about_file) as aside:
+        with atomic_write(self.about_file) as aside:
             aside.write_text(json.dumps(started, indent=1), encoding="utf-8")
 
     @contextmanager
@@ -131,7 +131,7 @@ class Run:
     def forget_after(self, step: int) -> None:
         """Drops reports of steps that a killed run had made after its last checkpoint: they come again."""
         kept = [line for line in self.metrics() if line["step"] <= step]
-        with written_whole(self.metrics_file) as aside:
+        with atomic_write(self.metrics_file) as aside:
             aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
 
     def report(self, line: dict[str, Any]) -> None:
@@ -148,7 +148,7 @@ class Run:
         from safetensors.torch import save_file
 
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
-        with written_whole(self.encoder_file) as aside:
+        with atomic_write(self.encoder_file) as aside:
             # One key: safetensors writes several in a random order, and the file should have the same bytes each time.
             save_file(weights, aside, metadata={"about": json.dumps({"format": ENCODER_FORMAT} | about)})
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Result, Subject
-from hirl.files import written_whole
+from hirl.files import atomic_write
 from hirl.runs.folder import LIBRARIES, Run, folder_name
 from hirl.runs.open_encoder import Encoder
 
@@ -46,7 +46,7 @@ def write_result(folder: Path, task: Evaluation, result: Result, subject: Subjec
         "data": {"train": _described(subject.train), "test": _described(subject.test)},
         "versions": {name: version(name) for name in (*LIBRARIES, "scikit-learn", "scipy")},
     }
-    with written_whole(folder / f"{task.name}.json") as aside:
+    with atomic_write(folder / f"{task.name}.json") as aside:
         aside.write_text(json.dumps(protocol, indent=1, ensure_ascii=False), encoding="utf-8")
 
 

@@ -20,7 +20,7 @@ import torch
 from hirl.data.loader import Loader
 from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.data.sources.subset import Subset
-from hirl.files import written_whole
+from hirl.files import atomic_write
 from hirl.hierarchy.levels import check_levels, suggest_levels
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method
@@ -59,7 +59,7 @@ def tune(
     skipped = Skipped()
     images = in_memory(open_images(data, split=split, channels=channels), skipped=skipped)
     if len(skipped):
-        warnings.warn(skipped.words(images.name), stacklevel=2)
+        warnings.warn(skipped.summary(images.name), stacklevel=2)
     apart = held_out if held_out is not None else min(HELD_OUT, len(images) // 5)
     if not 1 <= apart < len(images):
         raise ValueError(f"held_out is {apart}, but must be at least 1 and below the {len(images)} images")
@@ -119,7 +119,7 @@ def held_out_loss(run: Run, method: type[Method], images: Subset, seed: int) -> 
         sums += torch.stack((losses.image, losses.spd)).double()
     image, spd = (sums / len(loader)).tolist()
     found = {"joint": image + spd, "image": image, "spd": spd}
-    with written_whole(file) as aside:
+    with atomic_write(file) as aside:
         aside.write_text(json.dumps(found), encoding="utf-8")
     return found
 

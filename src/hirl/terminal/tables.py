@@ -10,18 +10,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hirl.files import written_whole
+from hirl.files import atomic_write
 
 Cells = list[list[str]]  # the heading first
 
 
 def write_tables(folder: Path, tables: Mapping[str, Cells]) -> None:
     """tables.md with all of them, and a CSV file of each."""
-    with written_whole(folder / "tables.md") as aside:
+    with atomic_write(folder / "tables.md") as aside:
         aside.write_text("\n".join(f"## {name}\n\n{markdown(cells)}" for name, cells in tables.items()), "utf-8")
     for name, cells in tables.items():
         with (
-            written_whole(folder / f"{name.replace(' ', '_')}.csv") as aside,
+            atomic_write(folder / f"{name.replace(' ', '_')}.csv") as aside,
             aside.open("w", encoding="utf-8", newline="") as file,
         ):
             csv.writer(file).writerows(cells)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.image_set import ImageSet
-from hirl.files import written_whole
+from hirl.files import atomic_write
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method, Plan
 from hirl.runs.checkpoint import load_checkpoint
@@ -14,7 +14,7 @@ from hirl.train.loop import NotFinite
 MANY = 0.1  # of the images
 
 
-def plan_in_words(
+def plan_summary(
     run: Run, images: ImageSet, method: Method, hierarchy: Hierarchy | None, plan: Plan, start: int
 ) -> str:
     lines = [
@@ -37,10 +37,10 @@ def plan_in_words(
     return "\n".join(lines)
 
 
-def failure_in_words(error: NotFinite, run: Run, images: ImageSet, plan: Plan) -> str:
+def failure_message(error: NotFinite, run: Run, images: ImageSet, plan: Plan) -> str:
     """Writes down the batch that gave no finite loss, and says where the run stands."""
     listed = run.folder / "failed_batch.txt"
-    with written_whole(listed) as aside:
+    with atomic_write(listed) as aside:
         lines = (f"{index}\t{one_line(images.path(index))}\n" for index in error.index.tolist())
         aside.write_text("".join(lines), encoding="utf-8")
     good = load_checkpoint(run.checkpoint_file)["step"] if run.checkpoint_file.exists() else None

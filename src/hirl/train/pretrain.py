@@ -25,7 +25,7 @@ from hirl.runs.encoder_file import start_from
 from hirl.runs.folder import Run, folder_name
 from hirl.seeds import mix_seed
 from hirl.train.loop import HEADS, NETWORKS, Loop, NotFinite, Stopped
-from hirl.train.messages import failure_in_words, plan_in_words
+from hirl.train.messages import failure_message, plan_summary
 from hirl.train.online_knn import OnlineKnn
 from hirl.train.processes import strategy
 from hirl.train.report import Report, Silent
@@ -166,7 +166,7 @@ def pretrain(
         start = 0 if state is None else int(state["step"])
         if fabric.is_global_zero:
             run.forget_after(start)
-        _say(fabric, run, plan_in_words(run, images, method, hierarchy, plan, start))
+        _say(fabric, run, plan_summary(run, images, method, hierarchy, plan, start))
 
         with (
             stop_signals() as stopped,
@@ -193,7 +193,7 @@ def pretrain(
             try:
                 loop.fit()
             except NotFinite as error:
-                words = failure_in_words(error, run, images, plan)
+                words = failure_message(error, run, images, plan)
                 run.log(words)
                 raise ValueError(words) from error
             except Stopped:
@@ -202,7 +202,7 @@ def pretrain(
             finally:
                 if fabric.is_global_zero and len(skipped):
                     skipped.write(run.skipped_file)
-                    _say(fabric, run, f"warning: {skipped.words(images.name)}; all are in {run.skipped_file}")
+                    _say(fabric, run, f"warning: {skipped.summary(images.name)}; all are in {run.skipped_file}")
             if fabric.is_global_zero:
                 about = {"backbone": method.backbone, "backbone_args": method.encoder_args, "image_size": size}
                 run.save_encoder(method.encoder, about | dataclasses.asdict(loader.normalisation))

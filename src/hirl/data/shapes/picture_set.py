@@ -14,7 +14,7 @@ from hirl.data.shapes.painting import SPLITS, kinds_of, paint_all
 from hirl.data.shapes.tree import FAMILIES, KINDS, KINGDOMS
 from hirl.data.sources.cache import cache_folder
 from hirl.data.sources.image_set import ImageSet
-from hirl.files import written_whole
+from hirl.files import atomic_write
 
 # part of the name of cached files: raise it whenever a pixel changes
 DRAWING_VERSION = 1
@@ -115,7 +115,7 @@ def _holds(file: Path, shape: tuple[int, ...]) -> bool:
 def _write(file: Path, shape: tuple[int, ...], batches: Iterable[NDArray[np.uint8]]) -> None:
     """Write the array batch by batch, whole or not at all, whoever else writes or dies meanwhile."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    with written_whole(file) as aside, aside.open("wb") as out:
+    with atomic_write(file) as aside, aside.open("wb") as out:
         np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
         for pictures in batches:
             out.write(pictures.data)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from hirl.data.sources.cache import cache_folder
 from hirl.data.sources.decode import is_image_name
 from hirl.data.sources.escape import one_line
-from hirl.files import written_whole
+from hirl.files import atomic_write
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -137,7 +137,7 @@ def _remember(memory: Path, root: Path, seen: dict[str, Listing]) -> None:
     text = json.dumps({"version": _VERSION, "root": os.path.realpath(root), "folders": folders})
     with suppress(OSError):  # a home that cannot be written costs time at the next start, nothing else
         memory.parent.mkdir(parents=True, exist_ok=True)
-        with written_whole(memory) as aside:
+        with atomic_write(memory) as aside:
             aside.write_text(text, encoding="utf-8")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.image_set import BadImage, ImageSet
-from hirl.files import written_whole
+from hirl.files import atomic_write
 
 
 class Skipped:
@@ -31,7 +31,7 @@ class Skipped:
     def __iter__(self) -> Iterator[BadImage]:
         return (self._found[index] for index in sorted(self._found))
 
-    def words(self, name: str) -> str:
+    def summary(self, name: str) -> str:
         """For users: how many, and one of them."""
         return (
             f"{len(self)} of the images of {name} could not be read, and others stand in for them; the first: "
@@ -41,7 +41,7 @@ class Skipped:
     def write(self, path: Path) -> None:
         """One line an image: index, path and reason between tabs; nothing in a file name can break a line."""
         lines = (f"{bad.index}\t{one_line(bad.path)}\t{one_line(bad.reason)}\n" for bad in self)
-        with written_whole(path) as aside:
+        with atomic_write(path) as aside:
             aside.write_text("".join(lines), encoding="utf-8", newline="\n")
 
 

@@ -147,7 +147,7 @@ class SelfDistillation(Method):
         return self.prototypes
 
     @property
-    def twins(self) -> list[nn.Module]:
+    def encoder_copies(self) -> list[nn.Module]:
         return [self.student.backbone, self.teacher.backbone]
 
     def embed(self, images: Tensor) -> Tensor:

@@ -1,60 +1,19 @@
-"""What the terminal shows of an evaluation: bars while it is made, tables once it is."""
+"""Results of an evaluation as tables on the terminal."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
-from hirl.evals.base import Result, Row, Tell
+from hirl.evals.base import Result, Row
 
 SHARES = ("accuracy", "purity", "precision", "chance", "classes", "%")  # figures that people read in per cent
-
-
-@contextmanager
-def told() -> Iterator[Tell]:
-    """A bar for each thing that is done, with its rate and the time remaining; off a terminal a line at its end."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    began: dict[str, float] = {}
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def tell(what: str, done: int, total: int) -> None:
-            if what not in tasks or done < bars.tasks[tasks[what]].completed:  # the same thing may be done again
-                tasks[what] = bars.add_task(escape(what), total=total, rate="")
-                began[what] = time.monotonic()
-            bars.update(tasks[what], completed=done, total=total)
-            speed = bars.tasks[tasks[what]].speed
-            bars.update(tasks[what], rate=f"{speed:,.0f} a second" if speed else "")
-            if done == total and not console.is_terminal:
-                seconds = time.monotonic() - began[what]
-                console.print(f"{what}: {total:,} in {seconds:.0f} s", markup=False, highlight=False, soft_wrap=True)
-
-        yield tell
 
 
 def result_tables(task: str, subject: str, result: Result) -> None:
