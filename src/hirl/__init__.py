@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from hirl import explore as explore
     from hirl import methods as methods
     from hirl.evals.evaluate import evaluate as evaluate
-    from hirl.hierarchy.kmeans import hierarchical_kmeans as hierarchical_kmeans
+    from hirl.hierarchy.builder import HierarchicalKMeans as HierarchicalKMeans
+    from hirl.hierarchy.builder import TreeBuilder as TreeBuilder
+    from hirl.hierarchy.builder import hierarchical_kmeans as hierarchical_kmeans
     from hirl.hierarchy.levels import suggest_levels as suggest_levels
     from hirl.hierarchy.paths import SemanticPaths as SemanticPaths
     from hirl.hierarchy.settings import Hierarchy as Hierarchy
@@ -26,13 +28,15 @@ if TYPE_CHECKING:
 
 _ROOMS = ("data", "evals", "explore", "methods")
 _HOMES = {
+    "HierarchicalKMeans": "hirl.hierarchy.builder",
     "Hierarchy": "hirl.hierarchy.settings",
     "PrototypeTree": "hirl.hierarchy.tree",
     "Run": "hirl.runs.folder",
     "SemanticPaths": "hirl.hierarchy.paths",
+    "TreeBuilder": "hirl.hierarchy.builder",
     "compare": "hirl.studies.compare",
     "evaluate": "hirl.evals.evaluate",
-    "hierarchical_kmeans": "hirl.hierarchy.kmeans",
+    "hierarchical_kmeans": "hirl.hierarchy.builder",
     "pretrain": "hirl.train.pretrain",
     "recipe": "hirl.recipes",
     "spd_loss": "hirl.hierarchy.spd",

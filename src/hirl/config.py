@@ -69,6 +69,7 @@ def upgrade(options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(hierarchy, Mapping) and not {"iterations", "tolerance"}.isdisjoint(hierarchy):
         hierarchy = dict(hierarchy)
         arguments = {name: hierarchy.pop(name) for name in ("iterations", "tolerance") if name in hierarchy}
+        arguments |= {"restarts": 1, "spherical": True}  # as they were then
         builder = {"class_path": "hirl.hierarchy.builder.HierarchicalKMeans", "init_args": arguments}
         options["hierarchy"] = hierarchy | {"builder": builder}
     return options

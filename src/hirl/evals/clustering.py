@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from hirl.evals.base import Evaluation, Part, Result, Row, Subject, labels_of_part, level_names
-from hirl.hierarchy.kmeans import hierarchical_kmeans
+from hirl.hierarchy.builder import hierarchical_kmeans
 from hirl.metrics.clustering import clustering_accuracy, mutual_information
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.evals.base import Evaluation, Part, Result, Row, Subject, labels_of, level_names
-from hirl.hierarchy.kmeans import hierarchical_kmeans
+from hirl.hierarchy.builder import hierarchical_kmeans
 from hirl.hierarchy.levels import suggest_levels
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation

@@ -8,12 +8,12 @@ from rich.tree import Tree
 from torch import Tensor
 
 from hirl.explore.tree_text import level_table
-from hirl.hierarchy.kmeans import hierarchical_kmeans
+from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.tree import PrototypeTree
-from hirl.terminal.progress import kmeans_progress
+from hirl.terminal.progress import tree_progress
 
 LEVELS = (160, 40, 10)
-ITERATIONS, RESTARTS = 20, 5
+RESTARTS = 5
 SHOWN_CHILDREN = 4
 
 
@@ -26,10 +26,9 @@ def digits_demo(*, seed: int = 0) -> PrototypeTree:
     features = torch.from_numpy(digits.data).float()
     labels = torch.from_numpy(digits.target)
     print(f"{len(features):,} handwritten digits of 8 × 8 pixels, in a tree of {LEVELS} nodes\n")
-    with kmeans_progress(len(features), LEVELS, RESTARTS * (ITERATIONS + 1)) as progress:
-        tree = hierarchical_kmeans(
-            features, LEVELS, seed=seed, iterations=ITERATIONS, restarts=RESTARTS, progress=progress
-        )
+    builder = HierarchicalKMeans(restarts=RESTARTS)
+    with tree_progress(len(features), LEVELS, builder.max_steps) as progress:
+        tree = builder(features, LEVELS, seed=seed, progress=progress)
 
     Console().print(_drawn(tree, labels))
     nodes = [tree.paths[tree.leaves, level] for level in range(len(LEVELS))]

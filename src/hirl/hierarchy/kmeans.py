@@ -24,8 +24,8 @@ from hirl.hierarchy.rows import Features, UnitRows, accumulator, nearest
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.seeds import mix_seed
 
-Progress: TypeAlias = Callable[[int, int, int], None]
-"""Told (level, step, rows done of that step) after every chunk; steps count on over restarts."""
+TreeProgress: TypeAlias = Callable[[int, int, int], None]
+"""Called with (level, step, rows done in that step) after every chunk; steps count on over restarts."""
 
 # Starting rows are drawn in so many rounds, each far from the ones before: one row a round would be k-means++,
 # one round a blind draw.
@@ -34,43 +34,31 @@ START_ROUNDS = 8
 SAME = 1e-6
 
 
-def hierarchical_kmeans(
+def kmeans_tree(
     features: Features,
     levels: Sequence[int],
     *,
-    seed: int = 0,
-    iterations: int = 20,
-    restarts: int = 1,
-    tolerance: float = 0.002,
-    init: PrototypeTree | None = None,
-    spherical: bool = True,
-    index: Tensor | None = None,
-    group: dist.ProcessGroup | None = None,
-    progress: Progress | None = None,
+    iterations: int,
+    restarts: int,
+    tolerance: float,
+    spherical: bool,
+    seed: int,
+    init: PrototypeTree | None,
+    index: Tensor | None,
+    group: dist.ProcessGroup | None,
+    progress: TreeProgress | None,
 ) -> PrototypeTree:
-    """A tree of `levels` prototypes, fine → coarse, over the L2-normalised rows of `features` (N, D).
+    """Build the tree of `HierarchicalKMeans`, which explains the arguments, states their defaults and checks them.
 
-    `init`: start from this tree's prototypes rather than from drawn rows (a warm start).
-    `iterations`: at most so many Lloyd steps a level; a level also ends once fewer than a share `tolerance` of its
-    rows change their prototype. `restarts`: the best of so many starts. No cluster is left empty.
-    `spherical=False`: prototypes move as plain means (as the paper names it) and are brought to length 1 at the end;
-    only the spherical ones promise `tree.assign(features) == tree.leaves`.
-    `index` (N,): the place of each row in the data set, if that is not the order of the rows. Starting rows are drawn
-    by place, so that the tree does not depend on the order the rows come in or on the rank that holds them.
-    `group`: every rank passes rows of its own, as many as it likes; prototypes and parents come out the same on all,
-    `tree.leaves` for a rank's own rows, and all as if one process had held the rows in rank order.
-
-    On a CPU the same input and seed give the same bits.
+    Starting rows are drawn by their position in the data set (`index`), so that the tree does not depend on the order
+    of the rows or on the rank that holds them. No cluster is left empty.
     """
     ranks = Ranks(group)
     index = None if index is None else torch.as_tensor(index)
     rows, N = _checked(features, index, ranks)
     sizes = check_levels(levels, N)
-    for name, value, least in (("iterations", iterations, 1), ("restarts", restarts, 1), ("seed", seed, 0)):
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, not {value}")
-    if not 0 <= tolerance < 1:
-        raise ValueError(f"tolerance is a share of the rows in [0, 1), not {tolerance}")
+    if seed < 0:
+        raise ValueError(f"seed must be at least 0, not {seed}")
     if init is not None and (init.levels != sizes or init.dim != rows.dim):
         raise ValueError(
             f"init has levels {init.levels} of dimension {init.dim}; asked for are {sizes} of dimension {rows.dim}"

@@ -11,7 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hirl.hierarchy.kmeans import Progress, hierarchical_kmeans
+from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
+from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.ranks import Ranks
 from hirl.hierarchy.rows import Features
@@ -27,7 +28,7 @@ class SemanticPaths(nn.Module):
         paths.refresh(features)                  # once an epoch, features (N, D) in data set order
 
     `levels`, fine → coarse; `negatives` None for all; `head_layers` linear layers in each head, of width `dim`, with
-    batch norm and ReLU between; `weight` on the loss (1 as in Eq. 4).
+    batch norm and ReLU between; `weight` on the loss (1 as in Eq. 4); `builder` makes the trees.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class SemanticPaths(nn.Module):
         head_layers: int = 2,
         weight: float = 1.0,
         sampling: Sampling = "batch",
+        builder: TreeBuilder = HierarchicalKMeans(),  # noqa: B008 (frozen)
     ) -> None:
         super().__init__()
         if dim < 1 or head_layers < 1:
@@ -51,6 +53,7 @@ class SemanticPaths(nn.Module):
         self.negatives = negatives
         self.weight = weight
         self.sampling = sampling
+        self.builder = builder
         self.heads = nn.ModuleList(_head(dim, head_layers) for _ in self.levels)
         # Not a buffer: DDP would broadcast the whole tree at every step. The state dict carries it as extra state.
         self._tree: PrototypeTree | None = None
@@ -117,12 +120,8 @@ class SemanticPaths(nn.Module):
         *,
         index: Tensor | None = None,
         seed: int = 0,
-        iterations: int = 20,
-        restarts: int = 1,
-        tolerance: float = 0.002,
-        spherical: bool = True,
         group: dist.ProcessGroup | None = None,
-        progress: Progress | None = None,
+        progress: TreeProgress | None = None,
     ) -> PrototypeTree:
         """Builds the tree from features z⁰ (N, D), starting from the last one if there is one.
 
@@ -130,19 +129,14 @@ class SemanticPaths(nn.Module):
         rank passes its own rows; afterwards the leaves of the whole set are known on every rank. An image may come
         twice, as when a sampler fills up its last batch, but none may be missing.
         """
-        tree = hierarchical_kmeans(
-            features,
-            self.levels,
-            seed=seed,
-            iterations=iterations,
-            restarts=restarts,
-            tolerance=tolerance,
-            init=self.tree,
-            spherical=spherical,
-            index=index,
-            group=group,
-            progress=progress,
+        tree = self.builder(
+            features, self.levels, seed=seed, init=self.tree, index=index, group=group, progress=progress
         )
+        if len(tree.leaves) != len(features):
+            raise ValueError(
+                f"{type(self.builder).__name__} returned {len(tree.leaves)} leaves for {len(features)} rows of "
+                "features: a tree builder must return one leaf per row"
+            )
         self.tree = replace(tree, leaves=_leaves_by_index(tree.leaves, index, Ranks(group)))
         return self.tree
 

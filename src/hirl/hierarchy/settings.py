@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.levels import check_levels, suggest_levels
 
 
@@ -22,8 +23,7 @@ class Hierarchy:
             the paper does.
         assign: "stored" takes each image's leaf from the last clustering; "step" finds it anew at every step from the
             second global view (SwAV's way).
-        iterations: Steps of K-means a level at most.
-        tolerance: A level of K-means ends when no more than this share of its rows changes its prototype.
+        builder: Builds the tree from the features.
     """
 
     levels: tuple[int, ...] | None = None
@@ -33,8 +33,7 @@ class Hierarchy:
     weight: float = 1.0
     features: Literal["bank", "pass"] = "bank"
     assign: Literal["stored", "step"] = "stored"
-    iterations: int = 20
-    tolerance: float = 0.002
+    builder: TreeBuilder = HierarchicalKMeans()  # noqa: RUF009 (frozen)
 
     def __post_init__(self) -> None:
         if self.levels is not None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from hirl.config import upgrade
 from hirl.files import atomic_write
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Run:
     def config(self) -> dict[str, Any]:
         if not self.exists:
             raise ValueError(f"{str(self.folder)!r} is no run: it has no config.yaml")
-        return yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
+        return upgrade(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
 
     @property
     def finished(self) -> bool:

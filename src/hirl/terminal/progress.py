@@ -51,8 +51,8 @@ def progress_bars() -> Iterator[Progress]:
 
 
 @contextmanager
-def kmeans_progress(N: int, levels: Sequence[int], steps: int) -> Iterator[Callable[[int, int, int], None]]:
-    """A bar a level, in rows looked at over at most `steps` steps, with the rate and the time remaining."""
+def tree_progress(N: int, levels: Sequence[int], steps: int | None) -> Iterator[Callable[[int, int, int], None]]:
+    """Show one bar per level: rows done of at most `steps` steps (None if unknown), rate and time remaining."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -69,8 +69,8 @@ def kmeans_progress(N: int, levels: Sequence[int], steps: int) -> Iterator[Calla
             if level not in tasks:
                 for earlier in tasks.values():  # a level may end before its last iteration
                     bars.update(earlier, total=bars.tasks[earlier].completed)
-                words = f"level {level}: {levels[level]:,} nodes"
-                tasks[level] = bars.add_task(words, total=steps * rows[level], rate="")
+                total = None if steps is None else steps * rows[level]
+                tasks[level] = bars.add_task(f"level {level}: {levels[level]:,} nodes", total=total, rate="")
             bars.update(tasks[level], completed=step * rows[level] + done)
             speed = bars.tasks[tasks[level]].speed
             bars.update(tasks[level], rate=f"{speed:,.0f} a second" if speed else "")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.views.render import Batch
-from hirl.hierarchy.kmeans import Progress
+from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.ranks import Ranks
 from hirl.hierarchy.settings import Hierarchy
@@ -38,7 +38,7 @@ class Observer(Protocol):
     """Who is told how the run goes; only the first process has one that speaks."""
 
     def stepped(self, step: int, losses: Losses, rates: dict[str, float], images: int, waited: float) -> None: ...
-    def refreshing(self, epoch: int) -> Progress | None: ...
+    def refreshing(self, epoch: int) -> TreeProgress | None: ...
     def refreshed(self, epoch: int, seconds: dict[str, float], paths: SemanticPaths) -> None: ...
     def epoch_ended(self, epoch: int, step: int, sample: list[Tensor]) -> None: ...
 
@@ -174,8 +174,6 @@ class Loop:
             features.to(self.fabric.device),
             index=index,
             seed=mix_seed(self.seed, KMEANS, epoch),
-            iterations=hierarchy.iterations,
-            tolerance=hierarchy.tolerance,
             group=self.ranks.group,
             progress=progress,
         )

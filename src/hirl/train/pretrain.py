@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from lightning_fabric import Fabric
 
+from hirl.config import to_plain
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import Skipped, open_images
 from hirl.data.sources.image_set import ImageSet
@@ -98,8 +99,8 @@ def pretrain(
     _check_counts(images, hierarchy, batch_size, epochs)
     config = {
         "data": images.name if not isinstance(data, str | os.PathLike) else os.fspath(data),
-        "method": {"class_path": _class_path(method), "init_args": method.arguments},
-        "hierarchy": None if hierarchy is None else dataclasses.asdict(hierarchy),
+        "method": method,
+        "hierarchy": hierarchy,
         "epochs": epochs,
         "batch_size": batch_size,
         "image_size": size,
@@ -124,7 +125,7 @@ def pretrain(
     fabric.launch()
     with _locked_on_first(fabric, run):
         if fabric.is_global_zero:
-            run.begin(_plain(config))
+            run.begin(to_plain(config))
         fabric.barrier()
         if run.finished:
             _say(fabric, run, f"{run.folder} is finished: {epochs} epochs are done")
@@ -160,6 +161,7 @@ def pretrain(
                 negatives=hierarchy.negatives,
                 head_layers=hierarchy.head_layers,
                 weight=hierarchy.weight,
+                builder=hierarchy.builder,
             )
             synchronise_batch_norm(paths)
         state = load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() else None
@@ -241,19 +243,8 @@ def _own_size(images: ImageSet) -> int:
     return LARGE_IMAGE if images.pixels is None else int(min(images.pixels.shape[-2:]))
 
 
-def _class_path(method: Method) -> str:
-    return f"{type(method).__module__}.{type(method).__qualname__}"
-
-
 def _run_name(data: str, method: Method, hierarchy: Hierarchy | None, seed: int) -> str:
     return f"{folder_name(data)}-{type(method).__name__.lower()}-{'base' if hierarchy is None else 'hirl'}-{seed}"
-
-
-def _plain(value: Any) -> Any:
-    """Lists for tuples, as YAML has them."""
-    if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _say(fabric: Fabric, run: Run, words: str) -> None:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 from torch import Tensor
 
-from hirl.hierarchy.kmeans import Progress as KmeansProgress
+from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.methods.base import Method, Plan
 from hirl.runs.folder import Run
@@ -115,7 +115,7 @@ class Report:
         if self.wandb is not None:
             self.wandb.log(figures, step=step)
 
-    def refreshing(self, epoch: int) -> KmeansProgress | None:
+    def refreshing(self, epoch: int) -> TreeProgress | None:
         def told(level: int, step: int, _done: int) -> None:
             self.bar.update(self.task, words=f"clustering for epoch {epoch + 1}: level {level}, step {step}")
 

@@ -1,0 +1,143 @@
+"""The seam for clustering: a tree builder turns features into a tree of prototypes.
+
+Training, `hirl cluster` and the evaluations take any `TreeBuilder`. To try another algorithm, subclass it and pass an
+instance: `Hierarchy(builder=MyBuilder())` in Python, `--hierarchy.builder my_package.MyBuilder` on the command line.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from hirl.hierarchy.kmeans import TreeProgress, kmeans_tree
+from hirl.hierarchy.rows import Features
+from hirl.hierarchy.tree import PrototypeTree
+
+
+class TreeBuilder(ABC):
+    """Builds a tree from features.
+
+    The constructor stores its typed, keyword-only arguments under their own names, so that a builder can be written to
+    YAML and back.
+    """
+
+    @abstractmethod
+    def __call__(
+        self,
+        features: Features,
+        levels: Sequence[int],
+        *,
+        seed: int = 0,
+        init: PrototypeTree | None = None,
+        index: Tensor | None = None,
+        group: dist.ProcessGroup | None = None,
+        progress: TreeProgress | None = None,
+    ) -> PrototypeTree:
+        """Return a tree of `levels` prototypes, fine → coarse, over the rows of `features` (N, D).
+
+        `tree.leaves` holds one leaf per row, in the order of the rows. The same arguments must give the same tree.
+
+        Args:
+            features: A tensor on any device or an array, of any float type; only the direction of a row counts.
+            levels: Prototypes per level, fine to coarse.
+            seed: The seed of all random draws.
+            init: The tree of the last call over earlier features of the same images; a builder may start from it.
+            index: (N,) The position of each row in the data set, if the rows are in another order.
+            group: The processes that hold the rows together. Each passes its own rows and gets their leaves;
+                prototypes and parents must be the same on all of them.
+            progress: Called with (level, step, rows done) while the tree is built.
+        """
+
+    @property
+    def max_steps(self) -> int | None:
+        """Upper bound on the steps per level that `progress` reports, or None if there is none."""
+        return None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The constructor's arguments and their values."""
+        names = list(inspect.signature(type(self)).parameters)
+        for name in names:
+            if not hasattr(self, name):
+                raise ValueError(f"{type(self).__name__} must store its argument {name!r} as an attribute of that name")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class HierarchicalKMeans(TreeBuilder):
+    """Hierarchical K-means (Alg. 1): K-means of the features, then of the prototypes of each level for the next.
+
+    On a CPU the same features and seed give the same bits, however the rows are ordered or spread over processes (if
+    `index` is passed).
+
+    Args:
+        iterations: Maximum number of Lloyd steps per level.
+        restarts: Number of starts per level; the one with the smallest total distance is kept.
+        tolerance: A level ends when at most this share of its rows changes its prototype.
+        spherical: Keep prototypes at unit length, so that `tree.assign(features) == tree.leaves`. False: plain means,
+            as in the paper, scaled to unit length at the end.
+    """
+
+    iterations: int = 20
+    restarts: int = 1
+    tolerance: float = 0.002
+    spherical: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("iterations", "restarts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not 0 <= self.tolerance < 1:
+            raise ValueError(f"tolerance is a share of the rows in [0, 1), not {self.tolerance}")
+
+    @property
+    def max_steps(self) -> int:
+        return self.restarts * (self.iterations + 1)
+
+    def __call__(
+        self,
+        features: Features,
+        levels: Sequence[int],
+        *,
+        seed: int = 0,
+        init: PrototypeTree | None = None,
+        index: Tensor | None = None,
+        group: dist.ProcessGroup | None = None,
+        progress: TreeProgress | None = None,
+    ) -> PrototypeTree:
+        """Return the tree; see `TreeBuilder`. With `init`, the first start of each level is that tree's prototypes."""
+        return kmeans_tree(
+            features,
+            levels,
+            iterations=self.iterations,
+            restarts=self.restarts,
+            tolerance=self.tolerance,
+            spherical=self.spherical,
+            seed=seed,
+            init=init,
+            index=index,
+            group=group,
+            progress=progress,
+        )
+
+
+def hierarchical_kmeans(
+    features: Features,
+    levels: Sequence[int],
+    *,
+    seed: int = 0,
+    init: PrototypeTree | None = None,
+    index: Tensor | None = None,
+    group: dist.ProcessGroup | None = None,
+    progress: TreeProgress | None = None,
+    **settings: Any,
+) -> PrototypeTree:
+    """Build a tree by hierarchical K-means in one call: `HierarchicalKMeans(**settings)(features, levels, ...)`."""
+    build = HierarchicalKMeans(**settings)
+    return build(features, levels, seed=seed, init=init, index=index, group=group, progress=progress)
