@@ -29,10 +29,11 @@ from hirl.data.sources.memory import in_memory
 from hirl.data.sources.subset import Subset
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.settings import Hierarchy
+from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Plan
 from hirl.recipes import recipe, recipe_names
 from hirl.train.loop import Loop
-from hirl.train.report import Silent
+from hirl.train.observer import SilentObserver
 
 PAPER = {"MoCoV2": 1.28, "SimSiam": 1.74, "SwAV": 1.36, "MoCoV3": 1.64, "DINO": 1.24, "IBOT": 1.23}
 STAGES = ("data", "forward", "SPD", "backward", "update", "features", "kmeans", "rest")
@@ -40,7 +41,7 @@ MEMORY_IMAGES = 2560
 WARM_UP = 2  # the first epoch has no tree, the second builds it from nothing
 
 
-class Stopwatch(Silent):
+class Stopwatch(SilentObserver):
     """Seconds by stage. What is wrapped within another wrapped call counts for the inner stage alone."""
 
     def __init__(self) -> None:
@@ -61,7 +62,7 @@ class Stopwatch(Silent):
 
         setattr(owner, name, timed)
 
-    def refreshed(self, _epoch: int, seconds: dict[str, float], _paths: SemanticPaths) -> None:  # type: ignore[override]
+    def on_tree_built(self, _epoch: int, seconds: dict[str, float], _tree: PrototypeTree) -> None:  # type: ignore[override]
         for stage, taken in seconds.items():
             self.seconds[stage] += taken
 
@@ -90,11 +91,12 @@ def made(name: str, images: ImageSet, hierarchy: Hierarchy | None, epochs: int) 
         hierarchy=hierarchy,
         plan=plan,
         loader=loader,
-        whole=EvaluationLoader(images, size=size),
+        evaluation_loader=EvaluationLoader(images, size=size),
         N=len(images),
         seed=0,
         observer=watch,
-        save=lambda _: None,
+        save_state=lambda _: None,
+        save_tree=lambda _: None,
     )
     watch.wrap(loop.joint, "forward", "SPD")
     watch.wrap(method, "forward", "forward")

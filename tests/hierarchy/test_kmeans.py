@@ -150,15 +150,15 @@ def test_same_seed_same_bits_other_seed_other_tree() -> None:
     assert not torch.equal(one.prototypes[0], other.prototypes[0])
 
 
-def test_the_order_of_the_rows_plays_no_part_when_their_places_are_told() -> None:
+def test_the_order_of_the_rows_does_not_matter_if_their_positions_are_given() -> None:
     features = blobs(500, 8, 30)
     order = torch.randperm(500)
     plain = hierarchical_kmeans(features, (30, 5))
     mixed = hierarchical_kmeans(features[order], (30, 5), index=order)
     assert torch.equal(mixed.leaves, plain.leaves[order])
     torch.testing.assert_close(mixed.prototypes[0], plain.prototypes[0])
-    for wrong, words in ((order[:9], r"shape \(500,\)"), (order.float(), "int64"), (order - 1, "0 or more, not -1")):
-        with pytest.raises(ValueError, match=words):
+    for wrong, message in ((order[:9], r"shape \(500,\)"), (order.float(), "int64"), (order - 1, "0 or more, not -1")):
+        with pytest.raises(ValueError, match=message):
             hierarchical_kmeans(features, (30, 5), index=wrong)
 
 
@@ -182,11 +182,11 @@ def test_global_generators_play_no_part() -> None:
 
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     features = blobs(1000, 16, 30)
-    whole = hierarchical_kmeans(features, (30, 5))
+    one_chunk = hierarchical_kmeans(features, (30, 5))
     monkeypatch.setitem(rows_module.CHUNK_VALUES, "cpu", 64 * 37)
     pieces = hierarchical_kmeans(features, (30, 5))
-    assert torch.equal(pieces.leaves, whole.leaves)
-    torch.testing.assert_close(pieces.prototypes[0], whole.prototypes[0])
+    assert torch.equal(pieces.leaves, one_chunk.leaves)
+    torch.testing.assert_close(pieces.prototypes[0], one_chunk.prototypes[0])
 
 
 def test_restarts_keep_the_best() -> None:
@@ -198,14 +198,14 @@ def test_restarts_keep_the_best() -> None:
 
 
 def steps_of(features: Tensor, **options: object) -> tuple[int, PrototypeTree]:
-    seen: list[int] = []
+    steps: list[int] = []
     tree = hierarchical_kmeans(
         features,
         (50,),
-        progress=lambda _level, step, _done: seen.append(step),
+        progress=lambda _level, step, _done: steps.append(step),
         **options,  # type: ignore[arg-type]
     )
-    return max(seen), tree
+    return max(steps), tree
 
 
 def test_a_warm_start_stops_early_and_is_no_worse() -> None:
@@ -303,7 +303,7 @@ def broken(row: int, value: float) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("features", "options", "words"),
+    ("features", "options", "message"),
     [
         (broken(7, torch.nan), {}, "row 7 of features is not finite"),
         (broken(3, torch.inf), {}, "row 3 of features is not finite"),
@@ -331,8 +331,8 @@ def broken(row: int, value: float) -> Tensor:
         (GOOD, {"init": start_from(F.normalize(GOOD[:8, :3], dim=1), 20), "levels": (8,)}, "dimension 3"),
     ],
 )
-def test_bad_input_is_named(features: Tensor, options: dict[str, object], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_bad_input_is_named(features: Tensor, options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         hierarchical_kmeans(features, **({"levels": (8, 2)} | options))  # type: ignore[arg-type]
 
 

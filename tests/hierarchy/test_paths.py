@@ -62,6 +62,15 @@ def test_a_target_finds_the_leaf_and_takes_no_gradient(paths: SemanticPaths, fea
     assert target.grad is None
 
 
+def test_the_leaves_of_a_batch(paths: SemanticPaths, features: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="no tree yet"):
+        paths.find_leaves(torch.arange(3))
+    tree = paths.refresh(features)
+    index = torch.tensor([3, 99, 50, 3])
+    assert torch.equal(paths.find_leaves(index), tree.leaves[index])
+    assert torch.equal(paths.find_leaves(target=features[index]), tree.leaves[index])  # K-means is spherical
+
+
 def test_weight_and_generator(features: torch.Tensor) -> None:
     losses = {}
     for weight in (1.0, 0.5):
@@ -137,7 +146,7 @@ def test_bfloat16_autocast(paths: SemanticPaths, features: torch.Tensor) -> None
 
 
 @pytest.mark.parametrize(
-    ("call", "words"),
+    ("call", "message"),
     [
         (lambda p, f: p(f[:4]), "either the images' index.*or target"),
         (lambda p, f: p(f[:4], torch.arange(4), target=f[:4]), "either the images' index.*or target"),
@@ -163,10 +172,10 @@ def test_bfloat16_autocast(paths: SemanticPaths, features: torch.Tensor) -> None
     ],
 )
 def test_bad_input_is_named(
-    paths: SemanticPaths, features: torch.Tensor, call: Callable[..., object], words: str
+    paths: SemanticPaths, features: torch.Tensor, call: Callable[..., object], message: str
 ) -> None:
     paths.refresh(features)
     before = paths.tree
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         call(paths, features)
     assert paths.tree is before

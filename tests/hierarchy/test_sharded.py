@@ -124,7 +124,7 @@ def test_every_rank_knows_every_leaf(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "words"),
+    ("what", "message"),
     [
         ("bad row", "rank 1: row 2 of features is not finite (NaN, infinite or too large for float32)"),
         ("other width", "features must have the same number of columns on every rank, not [3, 32]"),
@@ -133,6 +133,6 @@ def test_every_rank_knows_every_leaf(outcome: Outcome) -> None:
         ("index on one rank wrong", "index must be 0 or more, not -1"),
     ],
 )
-def test_a_fault_on_one_rank_ends_all(outcome: Outcome, what: str, words: str) -> None:
+def test_a_fault_on_one_rank_ends_all(outcome: Outcome, what: str, message: str) -> None:
     for rank in outcome.ranks:
-        assert words in rank[what]
+        assert message in rank[what]

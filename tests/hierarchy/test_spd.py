@@ -126,12 +126,12 @@ def test_draws_for_a_batch_are_unbiased(random_tree: MakeTree, negatives: int, m
     z = torch.randn(6, 2, 4, dtype=torch.float64)
     leaves = torch.tensor([0, 1, 2, 3, 4, 4])
     full_loss, full_gradient = loss_and_gradient(z, tree, leaves, negatives=None)
-    seen = []
+    draws = []
     for order in itertools.permutations(range(5)):
         monkeypatch.setattr(torch, "randperm", lambda *_, order=order, **__: torch.tensor(order))
-        seen.append(loss_and_gradient(z, tree, leaves, negatives=negatives))
-    assert sum(loss for loss, _ in seen) / len(seen) == pytest.approx(full_loss, rel=1e-9)
-    torch.testing.assert_close(sum(gradient for _, gradient in seen) / len(seen), full_gradient)
+        draws.append(loss_and_gradient(z, tree, leaves, negatives=negatives))
+    assert sum(loss for loss, _ in draws) / len(draws) == pytest.approx(full_loss, rel=1e-9)
+    torch.testing.assert_close(sum(gradient for _, gradient in draws) / len(draws), full_gradient)
 
 
 @pytest.mark.parametrize("negatives", [1, 2, 3])
@@ -143,13 +143,13 @@ def test_draws_for_an_image_are_unbiased(
     z = torch.randn(6, 2, 4, dtype=torch.float64)
     leaves = torch.tensor([0, 1, 2, 3, 4, 4])
     full_loss, full_gradient = loss_and_gradient(z, tree, leaves, negatives=None)
-    seen = []
+    draws = []
     for chosen in itertools.combinations(range(4), negatives):
         keys = torch.tensor([1.0 if place in chosen else 0.0 for place in range(4)]).expand(6, 4)
         monkeypatch.setattr(torch, "rand", lambda *_, keys=keys, **__: keys)
-        seen.append(loss_and_gradient(z, tree, leaves, negatives=negatives, sampling="image"))
-    assert sum(loss for loss, _ in seen) / len(seen) == pytest.approx(full_loss, rel=1e-9)
-    torch.testing.assert_close(sum(gradient for _, gradient in seen) / len(seen), full_gradient)
+        draws.append(loss_and_gradient(z, tree, leaves, negatives=negatives, sampling="image"))
+    assert sum(loss for loss, _ in draws) / len(draws) == pytest.approx(full_loss, rel=1e-9)
+    torch.testing.assert_close(sum(gradient for _, gradient in draws) / len(draws), full_gradient)
 
 
 @pytest.mark.parametrize("sampling", ["batch", "image"])
@@ -284,7 +284,7 @@ def test_the_generator_decides(random_tree: MakeTree) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"z": torch.randn(4, 3, 8)}, r"\(B, 2, 8\).*\(4, 3, 8\)"),
         ({"z": torch.randn(4, 2, 7)}, r"\(B, 2, 8\).*\(4, 2, 7\)"),
@@ -298,7 +298,7 @@ def test_the_generator_decides(random_tree: MakeTree) -> None:
         ({"sampling": "row"}, "batch, image.*'row'"),
     ],
 )
-def test_bad_input_is_named(random_tree: MakeTree, change: dict[str, object], words: str) -> None:
+def test_bad_input_is_named(random_tree: MakeTree, change: dict[str, object], message: str) -> None:
     good: dict[str, object] = {"z": torch.randn(4, 2, 8), "leaves": torch.arange(4), "tree": random_tree((20, 5), 8)}
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         spd_loss(**(good | change))  # type: ignore[arg-type]

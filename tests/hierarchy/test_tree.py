@@ -63,7 +63,7 @@ IDS = torch.tensor([0, 1, 1])
 
 
 @pytest.mark.parametrize(
-    ("prototypes", "parents", "leaves", "words"),
+    ("prototypes", "parents", "leaves", "message"),
     [
         ((), (), IDS, "at least one level"),
         ((UNIT, UNIT), (), IDS, "2 levels .* 1 tensors of parents, not 0"),
@@ -83,14 +83,14 @@ IDS = torch.tensor([0, 1, 1])
     ],
 )
 def test_what_is_no_tree_is_named(
-    prototypes: tuple[Tensor, ...], parents: tuple[Tensor, ...], leaves: Tensor, words: str
+    prototypes: tuple[Tensor, ...], parents: tuple[Tensor, ...], leaves: Tensor, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         PrototypeTree(prototypes=prototypes, parents=parents, leaves=leaves)
 
 
 @pytest.mark.parametrize(
-    ("ask", "words"),
+    ("ask", "message"),
     [
         (lambda tree: tree.images(3, 0), "no level 3.*0 .finest. to 2"),
         (lambda tree: tree.images(-1, 0), "no level -1"),
@@ -105,9 +105,9 @@ def test_what_is_no_tree_is_named(
     ],
 )
 def test_what_is_not_in_the_tree_is_named(
-    tree: PrototypeTree, ask: Callable[[PrototypeTree], object], words: str
+    tree: PrototypeTree, ask: Callable[[PrototypeTree], object], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         ask(tree)
 
 
@@ -140,20 +140,20 @@ def test_a_failed_save_leaves_the_old_file(
 def test_a_truncated_or_foreign_file_is_named(tree: PrototypeTree, tmp_path: Path) -> None:
     path = tmp_path / "tree.safetensors"
     tree.save(path)
-    whole = path.read_bytes()
-    for cut in (0, 4, 20, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:cut])
-        with pytest.raises(ValueError, match=r"tree\.safetensors.*no prototype tree, or is cut short"):
+    content = path.read_bytes()
+    for cut in (0, 4, 20, len(content) // 2, len(content) - 1):
+        path.write_bytes(content[:cut])
+        with pytest.raises(ValueError, match=r"tree\.safetensors.*not a prototype tree, or is cut short"):
             PrototypeTree.load(path)
     path.write_text("not a tree")
-    with pytest.raises(ValueError, match="no prototype tree"):
+    with pytest.raises(ValueError, match="not a prototype tree"):
         PrototypeTree.load(path)
     save_file({"weight": torch.zeros(3)}, path)
-    with pytest.raises(ValueError, match="no prototype tree: its format is None"):
+    with pytest.raises(ValueError, match="not a prototype tree: its format is None"):
         PrototypeTree.load(path)
     tensors = {name: tensor.contiguous() for name, tensor in tree.tensors().items()}
     save_file(tensors | {"leaves": torch.tensor([77])}, path, metadata={"format": "hirl prototype tree 1"})
-    with pytest.raises(ValueError, match=r"no sound prototype tree: leaves\[0\] is 77"):
+    with pytest.raises(ValueError, match=r"not a valid prototype tree: leaves\[0\] is 77"):
         PrototypeTree.load(path)
     with pytest.raises(FileNotFoundError):
         PrototypeTree.load(tmp_path / "missing")

@@ -1,7 +1,7 @@
-"""Small runs, each in a process of its own that may be told where to be killed; used by test_killed.py.
+"""Small runs, each in a process of its own that can be killed at a given point; used by test_killed.py.
 
-As a script it reads jobs from stdin, a line of JSON each: method, folder, where and at. For each it forks, which spares
-the run the seconds that importing and drawing take, and answers with the process's exit code and what it said.
+As a script it reads jobs from stdin, one line of JSON per job: method, folder, where and at. For each it forks, which
+saves the run the time for imports and for drawing images, and prints the exit code and output of the process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hirl.train import loop
 from hirl.train.pretrain import pretrain
 
 EPOCHS, BATCH, IMAGES = 4, 16, 100
-LOADED_LATE = ("lightly.models.modules.heads", "timm", "torch.utils.tensorboard")  # by a run, once it needs them
+LOADED_LATE = ("lightly.models.modules.heads", "timm", "torch.utils.tensorboard")  # by a run when it needs them
 RESNET = {"backbone": "resnet10t", "backbone_args": {"channels": [8, 8, 16, 16]}}
 VIT = {
     "backbone": "vit_tiny_patch16_224",
@@ -48,7 +48,7 @@ def die() -> None:
 
 
 def arm(where: str, at: int) -> None:
-    """Kills the process at the `at`-th step, clustering chunk, or in the middle of writing the `at`-th checkpoint."""
+    """Kill the process at the `at`-th step or clustering chunk, or in the middle of writing the `at`-th checkpoint."""
     count = 0
 
     def counted() -> bool:
@@ -69,10 +69,10 @@ def arm(where: str, at: int) -> None:
         refresh = loop.Loop._refresh
 
         def refreshed(self: Any, *arguments: Any) -> None:
-            told = self.observer.refreshing
+            start = self.observer.on_tree_start
 
-            def refreshing(epoch: int) -> Any:
-                progress = told(epoch)
+            def on_tree_start(epoch: int) -> Any:
+                progress = start(epoch)
 
                 def chunk(*figures: int) -> None:
                     if counted():
@@ -81,9 +81,9 @@ def arm(where: str, at: int) -> None:
 
                 return chunk
 
-            self.observer.refreshing = refreshing
+            self.observer.on_tree_start = on_tree_start
             refresh(self, *arguments)
-            self.observer.refreshing = told
+            self.observer.on_tree_start = start
 
         loop.Loop._refresh = refreshed  # type: ignore[method-assign, assignment]
     elif where == "checkpoint":
@@ -101,7 +101,7 @@ def arm(where: str, at: int) -> None:
 def train(images: Shapes, *, method: str, folder: str, where: str, at: int) -> None:
     if where != "never":
         arm(where, at)
-    # SwAV finds an image's leaf anew at every step.
+    # SwAV looks up an image's leaf at every step.
     assign: Any = "step" if method == "SwAV" else "stored"
     pretrain(
         images,
@@ -118,11 +118,11 @@ def train(images: Shapes, *, method: str, folder: str, where: str, at: int) -> N
 
 
 def in_a_process(images: Shapes, job: dict[str, Any]) -> dict[str, Any]:
-    """The exit code of a process that runs the job, negative for a signal, and what it wrote."""
-    said = Path(job["folder"]).with_suffix(".txt")
+    """Run the job in a process of its own; return its exit code, negative for a signal, and its output."""
+    captured = Path(job["folder"]).with_suffix(".txt")
     child = os.fork()
     if child == 0:
-        output = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        output = os.open(captured, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         os.dup2(output, 1)
         os.dup2(output, 2)
         code = 1
@@ -134,9 +134,9 @@ def in_a_process(images: Shapes, job: dict[str, Any]) -> dict[str, Any]:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(code)  # the script's own end is not for its children
+            os._exit(code)  # without the cleanup of the script
     _, status = os.waitpid(child, 0)
-    return {"code": os.waitstatus_to_exitcode(status), "said": said.read_text()}
+    return {"code": os.waitstatus_to_exitcode(status), "output": captured.read_text()}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A run killed anywhere and continued by the same call ends in the same bits as one that was left alone."""
+"""A run that is killed anywhere and continued by the same call ends in the same bits as an undisturbed one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EPOCHS, STEPS = 4, 4 * (100 // 16)
 
 
 class Runs:
-    """Starts runs by way of killed_run.py, each in a process of its own; gives exit code and output."""
+    """Starts runs through killed_run.py, each in a process of its own; returns exit code and output."""
 
     def __init__(self) -> None:
         alone = os.environ | {"OMP_NUM_THREADS": "1"}
@@ -36,7 +36,7 @@ class Runs:
         self.script.stdin.write(json.dumps(job) + "\n")
         self.script.stdin.flush()
         answer = json.loads(self.script.stdout.readline())
-        return answer["code"], answer["said"]
+        return answer["code"], answer["output"]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def run() -> Iterator[Runs]:
 
 
 def same(one: Any, other: Any, where: str = "") -> None:
-    """Equal to the bit, whatever is nested in what."""
+    """Assert equality to the bit, at any depth."""
     assert type(one) is type(other), where
     if isinstance(one, torch.Tensor):
         assert one.dtype == other.dtype, where
@@ -65,15 +65,15 @@ def same(one: Any, other: Any, where: str = "") -> None:
 
 
 class Untouched(dict[str, Path]):
-    """The folder of a run that was left alone, by method; made when it is asked for."""
+    """The folder of an undisturbed run per method, trained on first access."""
 
     def __init__(self, run: Runs, folder: Path) -> None:
         super().__init__()
         self.run, self.folder = run, folder
 
     def __missing__(self, method: str) -> Path:
-        code, said = self.run(method, self.folder / method)
-        assert code == 0, said
+        code, output = self.run(method, self.folder / method)
+        assert code == 0, output
         self[method] = self.folder / method
         return self[method]
 
@@ -84,19 +84,19 @@ def untouched(run: Runs, tmp_path_factory: pytest.TempPathFactory) -> Untouched:
 
 
 def killed_and_continued(run: Runs, method: str, folder: Path, where: str, at: int, untouched: Path) -> dict[str, Any]:
-    """The checkpoint that the killed process left, if any."""
-    code, said = run(method, folder, where, at)
-    assert code == -signal.SIGKILL, said
+    """Return the checkpoint that the killed process left, if any."""
+    code, output = run(method, folder, where, at)
+    assert code == -signal.SIGKILL, output
     last = folder / "last.ckpt"
     left: dict[str, Any] = torch.load(last, weights_only=True) if last.exists() else {}
-    code, said = run(method, folder)
-    assert code == 0, said
+    code, output = run(method, folder)
+    assert code == 0, output
     ends = [torch.load(place / "last.ckpt", weights_only=True) for place in (untouched, folder)]
     assert ends[0]["step"] == STEPS
     same(ends[0], ends[1])
     for file in ("encoder.safetensors", "tree.safetensors"):
         assert (folder / file).read_bytes() == (untouched / file).read_bytes()
-    assert not list(folder.glob(".*.part")), "what a killed process left half written is still there"
+    assert not list(folder.glob(".*.part")), "a half-written file of a killed process is still there"
     return left
 
 

@@ -1,4 +1,4 @@
-"""Pretraining as its users meet it: arms, runs, refusals, and what a run leaves behind."""
+"""Pretraining from the outside: both arms, the run folder, refused settings."""
 
 from __future__ import annotations
 
@@ -136,13 +136,13 @@ def test_features_from_the_bank_and_from_a_pass(features: Any, shapes: Shapes, t
     assert any(line.get("loss_spd", 0) > 0 for line in run.metrics())
 
 
-def test_levels_and_start_fit_the_data_and_are_told(
+def test_levels_and_start_fit_the_data_and_are_printed(
     shapes: Shapes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = pretrain(shapes, moco(), Hierarchy(), out=tmp_path / "run", **OPTIONS)
-    said = capsys.readouterr().out
-    assert f"hierarchy of {run.tree.levels} prototypes from epoch 2 on" in said
-    assert "learning rate 0.00187 for this batch size" in said
+    output = capsys.readouterr().out
+    assert f"hierarchy of {run.tree.levels} prototypes from epoch 2 on" in output
+    assert "learning rate 0.00187 for this batch size" in output
 
 
 def test_an_unlabelled_folder_with_a_bad_file(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(
         return output if step != 8 else type(output)(output.loss * torch.nan, output.z0, output.target_z0)
 
     monkeypatch.setattr(MoCoV2, "forward", broken)
-    with pytest.raises(ValueError, match=r"nan at step 8 \(epoch 2\).*last good checkpoint is that of step 6"):
+    with pytest.raises(ValueError, match=r"nan at step 8 \(epoch 2\).*last good checkpoint is from step 6"):
         pretrain(shapes, moco(), None, out=tmp_path / "run", **OPTIONS)
     listed = (tmp_path / "run" / "failed_batch.txt").read_text().splitlines()
     assert len(listed) == 16
@@ -235,8 +235,8 @@ def test_a_foreign_checkpoint_is_refused_unread(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(ValueError, match="its format is None"):
         load_checkpoint(path)
     save_checkpoint(path, {"step": 3, "joint": {"weight": torch.randn(1000)}})
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) // 2])
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
     with pytest.raises(ValueError, match="cut short or damaged"):
         load_checkpoint(path)
 
@@ -285,7 +285,7 @@ def test_starting_from_given_weights(finished: Run, shapes: Shapes, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"batch_size": 200}, "batch_size 200 is more than the 100 images"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
@@ -300,16 +300,16 @@ def test_starting_from_given_weights(finished: Run, shapes: Shapes, tmp_path: Pa
         ({"data": "nowhere/"}, "neither a path nor the name"),
     ],
 )
-def test_what_cannot_be_trained_is_named(changes: dict[str, Any], words: str, shapes: Shapes, tmp_path: Path) -> None:
+def test_what_cannot_be_trained_is_named(changes: dict[str, Any], message: str, shapes: Shapes, tmp_path: Path) -> None:
     arguments: dict[str, Any] = (
         {"data": shapes, "method": moco(), "hierarchy": HIERARCHY, "out": tmp_path / "run"} | OPTIONS | changes
     )
-    with pytest.raises((ValueError, FileNotFoundError), match=words):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
         pretrain(**arguments)
 
 
-def test_unreadable_small_images_are_listed_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Images of one small size are read into memory at once, where what cannot be read must not be lost sight of."""
+def test_unreadable_small_images_are_listed_and_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Small images of equal size are read into memory at once; those that cannot be read must not go unnoticed."""
     (tmp_path / "photos").mkdir()
     for index in range(40):
         pixels = np.random.default_rng(index).integers(0, 256, (16, 16, 3), dtype=np.uint8)

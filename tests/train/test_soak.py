@@ -45,11 +45,11 @@ def test_memory_files_and_speed_stay_flat(tmp_path: Path) -> None:
     images, labels = rng.integers(0, 256, (300, 16, 16, 3), dtype=np.uint8), rng.integers(0, 3, 300)
     np.savez(tmp_path / "images.npz", images=images, labels=labels)
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(CONFIG))
-    words = ["pretrain", str(tmp_path / "images.npz"), "--config", str(tmp_path / "config.yaml")]
-    command = [sys.executable, "-m", "hirl.cli.main", *words, "--out", str(tmp_path / "run")]
-    with (tmp_path / "said.txt").open("w") as said:
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
-    seen: list[tuple[float, float, int, int]] = []  # seconds, epoch, KiB, open files
+    arguments = ["pretrain", str(tmp_path / "images.npz"), "--config", str(tmp_path / "config.yaml")]
+    command = [sys.executable, "-m", "hirl.cli.main", *arguments, "--out", str(tmp_path / "run")]
+    with (tmp_path / "output.txt").open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    samples: list[tuple[float, float, int, int]] = []  # seconds, epoch, KiB, open files
     start = time.monotonic()
     while process.poll() is None:
         time.sleep(0.5)
@@ -58,11 +58,11 @@ def test_memory_files_and_speed_stay_flat(tmp_path: Path) -> None:
         if epoch < EPOCHS * 0.9 and status.exists():
             held = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmRSS"))
             opened = len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
-            seen.append((time.monotonic() - start, epoch, held, opened))
-    assert process.returncode == 0, (tmp_path / "said.txt").read_text()[-2000:]
+            samples.append((time.monotonic() - start, epoch, held, opened))
+    assert process.returncode == 0, (tmp_path / "output.txt").read_text()[-2000:]
 
     def between(low: float, high: float) -> list[tuple[float, float, int, int]]:
-        return [sample for sample in seen if EPOCHS * low <= sample[1] < EPOCHS * high]
+        return [sample for sample in samples if EPOCHS * low <= sample[1] < EPOCHS * high]
 
     early, late = between(0.2, 0.4), between(0.7, 0.9)
     rates = [(part[-1][1] - part[0][1]) / (part[-1][0] - part[0][0]) for part in (early, late)]

@@ -1,1 +1,1 @@
-"""The paper's heart: hierarchical prototypes and semantic path discrimination. Stands on torch alone."""
+"""The core of HIRL: trees of prototypes and semantic path discrimination. Needs torch only and can be used alone."""

@@ -1,8 +1,8 @@
 """Hierarchical K-means (Alg. 1): prototypes of the features, then prototypes of the prototypes, level by level.
 
-Lloyd's steps run as matrix products over chunks of rows. Beyond the features and the prototypes they hold, on a CPU,
-at most 48 MiB of rows and scores in the making, 40 bytes a row (its prototype, distance and draw) and the prototypes'
-sums in float64. Rows may be spread over the processes of a group: only sums, counts and starting rows travel.
+Lloyd's steps run as matrix products over chunks of rows. Memory beyond the features and the prototypes, on a CPU: at
+most 48 MiB for the rows and scores of a chunk, 40 bytes per row (its prototype, distance and draw) and the prototypes'
+sums in float64. Rows may be spread over the processes of a group: only sums, counts and starting rows are sent.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from hirl.seeds import mix_seed
 TreeProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (level, step, rows done in that step) after every chunk; steps count on over restarts."""
 
-# Starting rows are drawn in so many rounds, each far from the ones before: one row a round would be k-means++,
-# one round a blind draw.
+# Starting rows are drawn in this many rounds, each far from the earlier ones: one row per round would be k-means++, a
+# single round a uniform draw.
 START_ROUNDS = 8
-# Squared distances below this are rounding: such a row sits on its prototype.
+# Squared distances below this are rounding errors: such a row equals its prototype.
 SAME = 1e-6
 
 
@@ -61,7 +61,7 @@ def kmeans_tree(
         raise ValueError(f"seed must be at least 0, not {seed}")
     if init is not None and (init.levels != sizes or init.dim != rows.dim):
         raise ValueError(
-            f"init has levels {init.levels} of dimension {init.dim}; asked for are {sizes} of dimension {rows.dim}"
+            f"init has levels {init.levels} of dimension {init.dim}; expected {sizes} of dimension {rows.dim}"
         )
 
     prototypes: list[Tensor] = []
@@ -83,7 +83,7 @@ def kmeans_tree(
             if best is None or found.distance < best.distance:
                 best = found
         assert best is not None
-        # Upper levels are computed by every rank alike; a GPU's sums may differ in the last bit, so the first's count.
+        # Every rank computes the upper levels; on GPUs sums may differ in the last bit, so the first rank's are used.
         prototypes.append(best.prototypes if level == 0 else ranks.first(best.prototypes))
         members.append(best.index if level == 0 else ranks.first(best.index))
     return PrototypeTree(
@@ -94,22 +94,22 @@ def kmeans_tree(
 
 
 def _checked(features: Features, index: Tensor | None, ranks: Ranks) -> tuple[UnitRows, int]:
-    """This rank's rows and the number of all rows; a fault on one rank is an error on all, so that none waits."""
+    """Return this rank's rows and the number of all rows; a fault on one rank is raised on all, so that none waits."""
     rows, fault = None, None
     try:
         rows = UnitRows(features)
         fault = rows.fault() if index is None else _wrong_index(index, len(rows)) or rows.fault()
     except ValueError as error:
         fault = str(error)
-    seen = ranks.objects((fault, 0 if rows is None else len(rows), 0 if rows is None else rows.dim))
-    for rank, (message, _, _) in enumerate(seen):
+    gathered = ranks.objects((fault, 0 if rows is None else len(rows), 0 if rows is None else rows.dim))
+    for rank, (message, _, _) in enumerate(gathered):
         if message is not None:
             raise ValueError(message if ranks.size == 1 else f"rank {rank}: {message}")
-    dims = {dim for _, _, dim in seen}
+    dims = {dim for _, _, dim in gathered}
     if len(dims) > 1:
         raise ValueError(f"features must have the same number of columns on every rank, not {sorted(dims)}")
     assert rows is not None
-    return rows, sum(count for _, count, _ in seen)
+    return rows, sum(count for _, count, _ in gathered)
 
 
 def _wrong_index(index: Tensor, count: int) -> str | None:
@@ -127,7 +127,7 @@ class _Clusters:
 
 @dataclass
 class _Assigned:
-    """What one look at all rows tells: this rank's share, and the sums of all ranks."""
+    """Result of assigning all rows: this rank's rows, and the sums over all ranks."""
 
     index: Tensor  # (n,)
     distance: Tensor  # (n,) squared
@@ -158,7 +158,7 @@ class _Lloyd:
             self.places = self.index.cpu()
             last = max(self.ranks.objects(int(self.places.max()) if len(self.places) else -1))
             if last > 8 * self.N + 1000:
-                raise ValueError(f"index reaches {last} with only {self.N} rows: it is a place in the data set")
+                raise ValueError(f"index reaches {last} with only {self.N} rows: it holds positions in the data set")
             self.all_places = last + 1
 
     def run(self, start: Tensor | None, *, iterations: int, tolerance: float, seed: tuple[int, int, int]) -> _Clusters:
@@ -171,8 +171,8 @@ class _Lloyd:
             settled = step >= iterations or found.moved <= tolerance * self.N
             if settled and not empty.any():
                 return _Clusters(prototypes, found.index, found.total)
-            # Past the last iteration only empty clusters move: each onto a row that is then at distance 0, so the
-            # total falls with every further step and the loop ends.
+            # After the last iteration only empty clusters move, each onto a row that is then at distance 0: the total
+            # falls with every further step, so the loop ends.
             if step < iterations:
                 prototypes = self._means(found, prototypes)
             if empty.any():
@@ -187,26 +187,26 @@ class _Lloyd:
         for chunk, some, which, far in nearest(self.rows, prototypes, spherical=self.spherical):
             index[chunk] = which
             distance[chunk] = far
-            # In float64 the sums come out the same however the rows are cut into chunks or spread over ranks.
+            # In float64 the sums are the same however the rows are split into chunks or spread over ranks.
             sums[:, :-1].index_add_(0, which, some.to(sums.dtype))
             if self.progress is not None:
                 self.progress(step, chunk.stop)
         sums[:, -1] = torch.bincount(index, minlength=self.clusters)
         moved = n if before is None else (index != before).sum()
         tail = torch.tensor([float(moved), float(distance.sum(dtype=sums.dtype))], dtype=sums.dtype, device=device)
-        summed = self.ranks.sum(torch.cat((sums.flatten(), tail)))  # one message an iteration
+        summed = self.ranks.sum(torch.cat((sums.flatten(), tail)))  # one message per iteration
         sums = summed[:-2].view_as(sums)
         return _Assigned(index, distance, sums[:, :-1], sums[:, -1], float(summed[-2]), float(summed[-1]))
 
     def _means(self, found: _Assigned, prototypes: Tensor) -> Tensor:
-        """The mean of every cluster's rows; clusters without one (empty, or rows that cancel out) stay."""
+        """Return the mean of every cluster's rows; clusters without one (empty, or rows that cancel out) stay put."""
         length = torch.linalg.vector_norm(found.sums, dim=1, keepdim=True)
         divisor = length if self.spherical else found.counts[:, None]
         means = (found.sums / divisor).to(prototypes.dtype)
         return torch.where((found.counts[:, None] > 0) & (length > SAME), means, prototypes)
 
     def _start(self, seed: tuple[int, int, int]) -> Tensor:
-        """Rows far from each other: every round draws rows with probability ∝ their distance to those drawn before."""
+        """Draw rows far from each other: in each round with probability ∝ the distance to the rows drawn before."""
         distance = torch.ones(len(self.rows), device=self.rows.device)
         prototypes = torch.empty(0, self.rows.dim, device=self.rows.device)
         rounds = min(START_ROUNDS, self.clusters)
@@ -217,11 +217,11 @@ class _Lloyd:
             if len(drawn) and end < self.clusters:
                 for chunk, _, _, far in nearest(self.rows, drawn):
                     distance[chunk] = far if turn == 0 else torch.minimum(distance[chunk], far)
-        # Too few rows that differ: repeats fill up, their clusters stay empty, and `_split_heavy` has the last word.
+        # If too few rows differ, repeats fill up; their clusters stay empty, and `_split_heavy` decides.
         return torch.cat((prototypes, prototypes[:1].expand(self.clusters - len(prototypes), -1)))
 
     def _split_heavy(self, found: _Assigned, count: int, seed: tuple[int, ...]) -> Tensor:
-        """Rows (count, D) to start empty clusters from: of clusters larger than the mean where possible."""
+        """Draw rows (count, D) to start empty clusters from, of clusters larger than the mean where possible."""
         heavy = (found.counts > self.N / self.clusters)[found.index]
         for weight in (torch.where(heavy, found.distance, 0), found.distance):
             drawn = self._draw(weight, count, seed)
@@ -230,14 +230,14 @@ class _Lloyd:
         distinct = int((found.counts > 0).sum())
         raise ValueError(
             f"{self.rows.name} hold only {distinct} different directions ({SAME**0.5:g} or more apart) in {self.N} "
-            f"rows, too few for {self.clusters} clusters: ask for fewer, or look for repeated rows"
+            f"rows, too few for {self.clusters} clusters: use fewer clusters, or check for repeated rows"
         )
 
     def _draw(self, weight: Tensor, count: int, seed: tuple[int, ...]) -> Tensor:
-        """Up to `count` rows, drawn with probability ∝ `weight` (n,) from all ranks' rows that have any.
+        """Draw up to `count` of all ranks' rows of positive `weight` (n,), with probability ∝ weight.
 
-        A race: a row finishes at E/weight with E exponential, and the first `count` win. E belongs to a
-        row's place in the data set, so that the winners do not depend on how the rows are spread.
+        A race: a row finishes at time E/weight with E exponential, and the first `count` win. E is a function of the
+        row's position in the data set, so that the winners do not depend on how the rows are spread over ranks.
         """
         generator = torch.Generator().manual_seed(mix_seed(*seed))
         exponential = torch.empty(self.all_places).exponential_(generator=generator)

@@ -1,4 +1,4 @@
-"""How many prototypes a tree has at each level: what is allowed, and what suits a number of images."""
+"""Level sizes of a tree: which are valid, and which suit a number of images."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import SupportsIndex
 
-# Sec. 4.1 of the paper: 1,281,167 ImageNet images carry 30,000 leaves, three leaves a node, ten nodes a root.
+# Sec. 4.1 of the paper: 1,281,167 ImageNet images carry 30,000 leaves, three leaves per node, ten nodes per root.
 LEAVES_PER_NODE, NODES_PER_ROOT = 3, 10
-# Images a leaf: 10 at 1,000 images, growing to ImageNet's 42.7; a power law through the two.
+# Images per leaf: 10 at 1,000 images and 42.7 at ImageNet's size; a power law through the two.
 SMALL_SET, SMALL_SET_PER_LEAF, GROWTH = 1_000, 10.0, 0.20286
 
 
 class Levels(tuple[int, ...]):
-    """A tuple of level sizes, fine → coarse, that says in `why` where they come from."""
+    """A tuple of level sizes, fine → coarse, with the reason for them in `why`."""
 
     why: str
 
@@ -27,9 +27,9 @@ class Levels(tuple[int, ...]):
 
 
 def suggest_levels(N: int) -> Levels:
-    """Level sizes, fine → coarse, that suit N images: the paper's (30000, 10000, 1000) at ImageNet's 1.28 million.
+    """Return level sizes, fine → coarse, for N images: the paper's (30000, 10000, 1000) at ImageNet's 1.28 million.
 
-    Smaller sets get fewer images a leaf, so that the tree keeps enough leaves to tell images apart; levels that
+    Smaller sets get fewer images per leaf, so that the tree keeps enough leaves to distinguish images; levels that
     would have a single node are left out.
     """
     if not isinstance(N, SupportsIndex) or int(N) < 4:
@@ -42,15 +42,15 @@ def suggest_levels(N: int) -> Levels:
         _two_digits(leaves / LEAVES_PER_NODE / NODES_PER_ROOT),
     )
     sizes = [leaves, *(size for size in wanted[1:] if size >= 2)]
-    why = f"{N:,} images, about {N / leaves:.0f} a leaf: {leaves:,} leaves"
-    ratios = (f"{LEAVES_PER_NODE} leaves a node", f"{NODES_PER_ROOT} nodes a root")[: len(sizes) - 1]
+    why = f"{N:,} images, about {N / leaves:.0f} per leaf: {leaves:,} leaves"
+    ratios = (f"{LEAVES_PER_NODE} leaves per node", f"{NODES_PER_ROOT} nodes per root")[: len(sizes) - 1]
     if ratios:
         why += f"; {' and '.join(ratios)}, as in the paper"
     return Levels(sizes, why)
 
 
 def check_levels(levels: Sequence[int], N: int | None = None) -> tuple[int, ...]:
-    """`levels` as a tuple of ints, or a ValueError that names the rule they break."""
+    """Return `levels` as a tuple of ints, or raise a ValueError that names the rule they break."""
     if isinstance(levels, (str, bytes)) or not isinstance(levels, Iterable):
         raise ValueError(f"levels must be a sequence of sizes, fine to coarse, such as (3000, 300, 30), not {levels!r}")
     sizes = tuple(int(size) if isinstance(size, SupportsIndex) else size for size in levels)
@@ -63,13 +63,13 @@ def check_levels(levels: Sequence[int], N: int | None = None) -> tuple[int, ...]
         if coarser >= finer:
             raise ValueError(f"levels must decrease from fine to coarse, but {coarser} follows {finer} in {sizes}")
     if N is not None and sizes[0] > N:
-        fitting = f"; {tuple(suggest_levels(N))} would suit" if N >= 4 else ""
+        fitting = f"; {tuple(suggest_levels(N))} would fit" if N >= 4 else ""
         raise ValueError(
-            f"levels {sizes} ask for {sizes[0]} clusters of only {N} rows: there must be no more than rows{fitting}"
+            f"levels {sizes} ask for {sizes[0]} clusters of only {N} rows: there must be a row per cluster{fitting}"
         )
     return sizes
 
 
 def _two_digits(value: float) -> int:
-    """`value` rounded to two significant digits, so that the sizes read well."""
+    """Round `value` to two significant digits, so that the sizes read well."""
     return int(float(f"{value:.1e}"))

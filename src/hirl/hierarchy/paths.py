@@ -1,4 +1,7 @@
-"""SemanticPaths: the heads h_l, the current tree and the loss on both: HIRL for any training loop."""
+"""SemanticPaths: the heads h_l, the current tree and the loss L_SPD, for any training loop.
+
+Where a batch gets its leaves: `SemanticPaths.find_leaves`, called by `SemanticPaths.forward`.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,16 @@ class SemanticPaths(nn.Module):
 
         paths = SemanticPaths(dim=128, levels=(3000, 300, 30))
         loss = loss_image + paths(z0, index)     # 0 before the first refresh
-        paths.refresh(features)                  # once an epoch, features (N, D) in data set order
+        paths.refresh(features)                  # once per epoch, features (N, D) in data set order
 
-    `levels`, fine → coarse; `negatives` None for all; `head_layers` linear layers in each head, of width `dim`, with
-    batch norm and ReLU between; `weight` on the loss (1 as in Eq. 4); `builder` makes the trees.
+    Args:
+        dim: D, the dimension of z⁰.
+        levels: Prototypes per level, fine to coarse.
+        negatives: Negative paths per image; None for all.
+        head_layers: Linear layers per head, of width `dim`, with batch norm and ReLU in between.
+        weight: Factor on the loss; 1 as in Eq. 4.
+        sampling: "batch" draws negative paths once per batch, "image" once per image; see `spd_loss`.
+        builder: Builds the trees.
     """
 
     def __init__(
@@ -72,7 +81,7 @@ class SemanticPaths(nn.Module):
         self._tree = tree
 
     def encode(self, z0: Tensor) -> Tensor:
-        """z¹…zᴸ (B, L, D) of z⁰ (B, D)."""
+        """Return z¹…zᴸ (B, L, D) of z⁰ (B, D)."""
         self._check_z0(z0, "z0")
         return torch.stack([head(z0) for head in self.heads], dim=1)
 
@@ -84,14 +93,14 @@ class SemanticPaths(nn.Module):
         target: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """L_SPD of z⁰ (B, D), times `weight`.
+        """Return L_SPD (Eq. 3) of z⁰ (B, D), times `weight`.
 
-        The leaf of each image is the one stored for its `index` (B,) in the data set, or the one nearest to `target`
-        (B, D), a z⁰ of another view, where there is no index or the stored leaves are stale.
-        Before the first tree the loss is 0, with zero gradients for the heads so that DDP finds all parameters used.
+        Each image is drawn towards the path of its leaf, which `find_leaves` gets from either the image's `index` (B,)
+        in the data set or from `target` (B, D), z⁰ of another view of it. Before the first tree the loss is 0, with
+        zero gradients for the heads, so that DDP finds all parameters used.
         """
         if (index is None) == (target is None):
-            raise ValueError("give either the images' index in the data set or target, a z0 of another view")
+            raise ValueError("pass either the images' index in the data set or target, z0 of another view")
         self._check_z0(z0, "z0")
         if self.training and len(z0) == 1:
             raise ValueError("the heads' batch norm needs a batch of at least 2 images in training, not 1")
@@ -103,7 +112,7 @@ class SemanticPaths(nn.Module):
             return torch.stack([parameter.sum() for parameter in self.parameters()]).sum() * 0.0
         if self.tree.device != z0.device:
             self.tree = self.tree.to(z0.device)
-        leaves = self._stored(self.tree, index) if target is None else self.tree.assign(target.detach())
+        leaves = self.find_leaves(index, target=target)
         loss = spd_loss(
             self.encode(z0),
             self.tree,
@@ -114,6 +123,31 @@ class SemanticPaths(nn.Module):
         )
         return self.weight * loss
 
+    def find_leaves(self, index: Tensor | None = None, *, target: Tensor | None = None) -> Tensor:
+        """Return c₊¹ (B,), the leaf of each image of a batch; `tree.path(leaves)` is its path from there to the root.
+
+        With `index` (B,), the images' positions in the data set: the leaf that the last clustering stored for each.
+        With `target` (B, D), z⁰ of another view: the leaf nearest to it by cosine. This serves images that have no
+        index, and methods for which the stored leaves are too old.
+        """
+        tree = self.tree
+        if tree is None:
+            raise ValueError("there is no tree yet, and so no leaf: call refresh first")
+        if (index is None) == (target is None):
+            raise ValueError("pass either the images' index in the data set or target, z0 of another view")
+        if target is not None:
+            return tree.assign(target.detach())
+        assert index is not None
+        if index.ndim != 1 or index.dtype != torch.int64:
+            raise ValueError(f"index must be int64 of shape (B,), not {index.dtype} {tuple(index.shape)}")
+        # Not on a GPU, where reading the values would make every step wait.
+        if index.device.type == "cpu" and len(index):
+            first, last = int(index.min()), int(index.max())
+            if first < 0 or last >= len(tree.leaves):
+                images = f"0 … {len(tree.leaves) - 1}, the images of the last refresh"
+                raise ValueError(f"index must lie in {images}, not {first} … {last}")
+        return tree.leaves[index.to(tree.device)]
+
     def refresh(
         self,
         features: Features,
@@ -123,11 +157,11 @@ class SemanticPaths(nn.Module):
         group: dist.ProcessGroup | None = None,
         progress: TreeProgress | None = None,
     ) -> PrototypeTree:
-        """Builds the tree from features z⁰ (N, D), starting from the last one if there is one.
+        """Build a new tree from the features z⁰ (N, D) of all images, starting from the current tree if there is one.
 
-        `index` (N,): the place of each row in the data set, if that is not the order of the rows. With a `group` each
-        rank passes its own rows; afterwards the leaves of the whole set are known on every rank. An image may come
-        twice, as when a sampler fills up its last batch, but none may be missing.
+        `index` (N,): the position of each row in the data set, if the rows are in another order. With a `group`, each
+        rank passes its own rows and ends up with the leaves of all images. An image may come twice, as when a sampler
+        fills up its last batch, but none may be missing.
         """
         tree = self.builder(
             features, self.levels, seed=seed, init=self.tree, index=index, group=group, progress=progress
@@ -153,40 +187,23 @@ class SemanticPaths(nn.Module):
         if z0.ndim != 2 or z0.shape[1] != self.dim:
             raise ValueError(f"{name} must be of shape (B, {self.dim}), not {tuple(z0.shape)}")
 
-    @staticmethod
-    def _stored(tree: PrototypeTree, index: Tensor | None) -> Tensor:
-        assert index is not None
-        if index.ndim != 1 or index.dtype != torch.int64:
-            raise ValueError(f"index must be int64 of shape (B,), not {index.dtype} {tuple(index.shape)}")
-        # On a GPU looking at the values would make every step wait for it.
-        if (
-            index.device.type == "cpu"
-            and len(index)
-            and not 0 <= int(index.min()) <= int(index.max()) < len(tree.leaves)
-        ):
-            raise ValueError(
-                f"index must lie in 0 … {len(tree.leaves) - 1}, the images of the last refresh, "
-                f"not {int(index.min())} … {int(index.max())}"
-            )
-        return tree.leaves[index.to(tree.device)]
-
 
 def _head(dim: int, layers: int) -> nn.Sequential:
-    """h_l: linear layers of width `dim` with batch norm and ReLU between and nothing after the last (Sec. 4.1)."""
+    """Build h_l: linear layers with batch norm and ReLU in between and nothing after the last (Sec. 4.1)."""
     hidden = [(nn.Linear(dim, dim, bias=False), nn.BatchNorm1d(dim), nn.ReLU(inplace=True)) for _ in range(layers - 1)]
     return nn.Sequential(*(module for block in hidden for module in block), nn.Linear(dim, dim))
 
 
 def _leaves_by_index(leaves: Tensor, index: Tensor | None, ranks: Ranks) -> Tensor:
-    """The leaf of every image of the data set, from the leaves of each rank's rows and their places in it."""
-    seen = ranks.objects((len(leaves), -1 if index is None or not len(index) else int(index.max())))
+    """Return the leaf of every image of the data set, from the leaves of each rank's rows and their positions in it."""
+    gathered = ranks.objects((len(leaves), -1 if index is None or not len(index) else int(index.max())))
     if index is None:
-        offset = sum(count for count, _ in seen[: ranks.rank])
+        offset = sum(count for count, _ in gathered[: ranks.rank])
         index = torch.arange(offset, offset + len(leaves))
-        N = sum(count for count, _ in seen)
+        N = sum(count for count, _ in gathered)
     else:
-        N = 1 + max(last for _, last in seen)
-    # One message of 4 bytes an image: a rank writes leaf + 1 at its own images and 0 elsewhere.
+        N = 1 + max(last for _, last in gathered)
+    # One message of 4 bytes per image: a rank writes leaf + 1 at its own images and 0 elsewhere.
     table = torch.zeros(N, dtype=torch.int32, device=leaves.device)
     table[index.to(leaves.device)] = leaves.int() + 1
     table = ranks.max(table)

@@ -1,4 +1,4 @@
-"""What the processes of a `torch.distributed` group tell each other; without a group every exchange is the identity."""
+"""Communication between the processes of a `torch.distributed` group; without a group everything stays as it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The processes that hold one set of rows between them."""
+    """The processes that together hold one set of rows."""
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.group = group
@@ -20,12 +20,12 @@ class Ranks:
         self.size = 1 if group is None else dist.get_world_size(group)
 
     def objects(self, mine: T) -> list[T]:
-        """Everyone's small Python object, in rank order."""
+        """Gather a small Python object from every rank, in rank order."""
         if self.group is None:
             return [mine]
-        theirs: list[T | None] = [None] * self.size
-        dist.all_gather_object(theirs, mine, group=self.group)
-        return theirs  # type: ignore[return-value]  # all_gather_object has filled every place
+        gathered: list[T | None] = [None] * self.size
+        dist.all_gather_object(gathered, mine, group=self.group)
+        return gathered  # type: ignore[return-value]  # all_gather_object has filled every entry
 
     def sum(self, tensor: Tensor) -> Tensor:
         return self._reduce(tensor, dist.ReduceOp.SUM)
@@ -34,7 +34,7 @@ class Ranks:
         return self._reduce(tensor, dist.ReduceOp.MAX)
 
     def first(self, tensor: Tensor) -> Tensor:
-        """The first rank's tensor, on every rank."""
+        """Return the first rank's tensor on every rank."""
         if self.group is None:
             return tensor
         carried = self._carried(tensor)
@@ -42,7 +42,7 @@ class Ranks:
         return carried.to(tensor.device)
 
     def joined(self, tensor: Tensor) -> Tensor:
-        """Everyone's tensor of the same shape, joined along the first dimension in rank order."""
+        """Concatenate every rank's tensor, all of the same shape, along the first dimension in rank order."""
         if self.group is None:
             return tensor
         carried = self._carried(tensor)
@@ -58,6 +58,6 @@ class Ranks:
         return carried.to(tensor.device)
 
     def _carried(self, tensor: Tensor) -> Tensor:
-        """A copy where the group's backend can carry it: NCCL moves nothing that is not on a GPU."""
+        """Return a copy on a device that the group's backend can send from: NCCL needs a GPU."""
         device = torch.device("cuda") if dist.get_backend(self.group) == "nccl" else torch.device("cpu")
         return tensor.to(device, copy=True).contiguous()

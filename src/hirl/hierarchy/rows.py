@@ -1,4 +1,4 @@
-"""Features as unit rows, read a chunk at a time, and the prototype nearest to each row."""
+"""Features as unit rows, read in chunks, and the prototype nearest to each row."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor
 
 Features: TypeAlias = "Tensor | npt.NDArray[np.floating]"
 
-# How many scores are in the making at a time. On two CPU cores 4 Mi (16 MiB, about the
-# size of the caches) measured fastest; a GPU wants larger pieces so that it does not wait for its next order.
+# Scores computed at a time. On two CPU cores 4 Mi (16 MiB, about the size of the caches) measured fastest; a GPU needs
+# larger pieces to stay busy.
 CHUNK_VALUES = {"cpu": 1 << 22}
 CHUNK_VALUES_ELSEWHERE = 1 << 26
 # Below the smallest normal float32 a row cannot be divided by its length.
@@ -21,7 +21,7 @@ SHORTEST = torch.finfo(torch.float32).tiny
 
 
 class UnitRows:
-    """The rows of (n, D) features with length 1 in float32; the features themselves are never copied whole.
+    """The rows of (n, D) features at length 1 in float32, converted in chunks: there is never a full copy.
 
     `features` is a torch tensor on any device or a numpy array, memory-mapped or not, of any float type.
     """
@@ -47,21 +47,20 @@ class UnitRows:
         return len(self.features)
 
     def __getitem__(self, which: slice | Tensor) -> Tensor:
-        """Some of the rows as a float32 tensor of unit rows."""
+        """Return some of the rows at unit length, in float32."""
         rows = self._raw(which)
         return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=accumulator(rows.device)).to(rows.dtype)
 
     def chunks(self, width: int) -> Iterator[slice]:
-        """Consecutive slices of rows, so many that a chunk against `width` prototypes keeps within bounds."""
+        """Yield consecutive slices of rows, sized so that the scores of a chunk against `width` prototypes fit."""
         values = CHUNK_VALUES.get(self.device.type, CHUNK_VALUES_ELSEWHERE)
-        step = max(
-            1, values // max(width, 4 * self.dim)
-        )  # rows are held up to four times over: as they are, unit, float64
+        # A row is held up to four times: as it is, at unit length, and in float64, which counts double.
+        step = max(1, values // max(width, 4 * self.dim))
         for start in range(0, len(self), step):
             yield slice(start, min(start + step, len(self)))
 
     def fault(self) -> str | None:
-        """What is wrong with the first row that has no direction, or None."""
+        """Return what is wrong with the first row that has no direction, or None."""
         for chunk in self.chunks(self.dim):
             rows = self._raw(chunk)
             length = torch.linalg.vector_norm(rows, dim=1, dtype=accumulator(rows.device)).to(rows.dtype)
@@ -80,12 +79,12 @@ class UnitRows:
         if isinstance(self.features, Tensor):
             return self.features[which].float()
         where = which if isinstance(which, slice) else which.cpu().numpy()
-        with np.errstate(over="ignore", under="ignore"):  # what does not fit is found by `fault`
+        with np.errstate(over="ignore", under="ignore"):  # `fault` finds values that do not fit
             return torch.from_numpy(np.array(self.features[where], dtype=np.float32, order="C"))
 
 
 def accumulator(device: torch.device) -> torch.dtype:
-    """The type for sums of squares and for sums of rows: in float64 they neither overflow nor depend on the order."""
+    """Return the type for sums of squares and of rows: in float64 they neither overflow nor depend on the order."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -99,7 +98,7 @@ class Nearest(NamedTuple):
 
 
 def nearest(rows: UnitRows, prototypes: Tensor, *, spherical: bool = True) -> Iterator[Nearest]:
-    """For every row the nearest of the prototypes (M, D), as one matrix product a chunk.
+    """Find the nearest of the prototypes (M, D) for every row, with one matrix product per chunk.
 
     `spherical`: the prototypes have length 1, so the nearest is the one with the largest cosine.
     """

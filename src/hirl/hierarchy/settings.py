@@ -1,4 +1,4 @@
-"""What HIRL is told: levels, negatives, when it begins. None instead of it is the baseline."""
+"""Settings of HIRL. `hierarchy=None` in their place is the baseline."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class Hierarchy:
     """HIRL on top of a method.
 
     Args:
-        levels: Prototypes a level, fine to coarse; by default what suits the number of images.
-        negatives: Negative paths an image; null for all.
+        levels: Prototypes per level, fine to coarse; by default fitted to the number of images.
+        negatives: Negative paths per image; null for all.
         start_epoch: T₁, the first epoch with a tree, counted from 0; by default after a tenth of the epochs.
-        head_layers: Linear layers in each head h_l.
-        weight: Of L_SPD; 1 as in Eq. 4.
-        features: "bank" clusters the z⁰ that training itself gave in the last epoch; "pass" embeds all images anew, as
-            the paper does.
-        assign: "stored" takes each image's leaf from the last clustering; "step" finds it anew at every step from the
-            second global view (SwAV's way).
-        builder: Builds the tree from the features.
+        head_layers: Linear layers per head h_l.
+        weight: Factor on L_SPD; 1 as in Eq. 4.
+        features: What is clustered: "bank" is z⁰ of each image from the last epoch of training; "pass" embeds all
+            images again, as the paper does.
+        assign: Where an image's leaf comes from: "stored" is its leaf of the last clustering; "step" finds the leaf
+            nearest to its second global view at every step, as SwAV needs it.
+        builder: Clusters the features into a tree.
     """
 
     levels: tuple[int, ...] | None = None
@@ -42,9 +42,9 @@ class Hierarchy:
             raise ValueError(f"hierarchy.start_epoch must be at least 1, not {self.start_epoch}: a tree needs features")
 
     def levels_for(self, N: int) -> tuple[int, ...]:
-        """The levels for N images: those asked for, if they fit, or what suits N."""
+        """Return the levels for N images: the given ones, if they fit, or suggested ones."""
         return check_levels(self.levels, N) if self.levels is not None else tuple(suggest_levels(N))
 
     def start_for(self, epochs: int) -> int:
-        """T₁ for a run of so many epochs."""
+        """Return T₁ for a run of `epochs` epochs."""
         return max(1, epochs // 10) if self.start_epoch is None else self.start_epoch

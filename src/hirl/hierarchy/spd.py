@@ -23,15 +23,15 @@ def spd_loss(
     sampling: Sampling = "batch",
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Eq. 3 for representations z (B, L, D) whose images sit at `leaves` (B,) of the tree: a scalar.
+    """Return the loss of Eq. 3, a scalar, for representations z (B, L, D) of images at `leaves` (B,) of the tree.
 
-    Every image is drawn towards the path of its own leaf and pushed from the paths of `negatives` other leaves,
-    drawn without repeats; None, or more than there are, takes all M_1 − 1 of them.
-    `sampling="image"` draws for each image, as the paper words it. `"batch"` draws once for all images, which turns
-    the work into L small matrix products; it is the same in expectation, also in its gradient.
-    `generator` lives on the device of z.
+    Every image is drawn towards the path of its own leaf and pushed away from the paths of `negatives` other leaves,
+    drawn without replacement; None, or more than there are, takes all M_1 − 1 of them.
+    `sampling="image"` draws for each image, as in the paper. `"batch"` draws once for all images, which reduces the
+    work to L small matrix products; loss and gradient are the same in expectation.
+    `generator` must be on the device of z.
 
-    Works in z's own float type, with sums of logs in float32 at least; values and gradients are finite for every z.
+    Computes in z's own float type, with sums of logs in float32 at least; values and gradients are finite for every z.
     """
     _check(z, tree, leaves, negatives, sampling)
     tree = tree if tree.device == z.device else tree.to(z.device)
@@ -47,7 +47,7 @@ def spd_loss(
 
 
 class _PathDiscrimination(torch.autograd.Function):
-    """Eq. 2–3 with the gradient written down: a third of the operations autograd would make of a loss this small."""
+    """Eq. 2–3 with an explicit gradient: a third of the operations that autograd would need."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, tree: PrototypeTree, drawn: Tensor, excluded: Tensor | None, count: int) -> Tensor:
@@ -69,7 +69,7 @@ class _PathDiscrimination(torch.autograd.Function):
         B = len(z)
         if excluded is None:  # the own leaf comes first
             terms[:, 0], slope[:, 0] = log_s[:, 0], -1
-        else:  # the own leaves of all images come first: each image looks at its own
+        else:  # the own leaves of all images come first: each image uses its own
             own = torch.eye(B, device=z.device, dtype=slope.dtype)
             terms[:, :B] = own * log_s[:, :B]
             slope[:, :B] = -own
@@ -78,7 +78,7 @@ class _PathDiscrimination(torch.autograd.Function):
         loss = terms.sum() / -B  # Eq. 3
         if ctx.needs_input_grad[0]:
             slopes = (slope * (0.5 / B) / inside).masked_fill_(inside != halves, 0)  # by cos, (L, B, leaves)
-            # In float32 at least until the loss's own gradient, and with it a gradient scaler's factor, has come in.
+            # In float32 at least until the loss's own gradient, which includes a gradient scaler's factor, is known.
             with torch.autocast(z.device.type, enabled=False):
                 pulls = [pull(part) for (_, pull), part in zip(pairs, slopes, strict=True)]
             ctx.save_for_backward(pull_to_z(torch.stack(pulls, dim=1)))
@@ -93,16 +93,16 @@ class _PathDiscrimination(torch.autograd.Function):
 
 
 Pull = Callable[[Tensor], Tensor]
-"""From the gradient by what a step gave to the gradient by what it took."""
+"""Maps the gradient with respect to the output of an operation to that with respect to its input."""
 
 
 def _draw_for_batch(
     leaves: Tensor, others: int, count: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """The images' own leaves, then one draw of count + 1 for all, and for each image the one of these it does not use.
+    """Return the images' own leaves followed by one draw of count + 1 leaves, and which of these each image excludes.
 
-    That is its own leaf, or the last if its own was not drawn: every image keeps `count` leaves, each set of others
-    equally likely.
+    An image excludes its own leaf, or the last if its own was not drawn: it keeps `count` others, each set of others
+    being equally likely.
     """
     drawn = _distinct(count + 1, others + 1, leaves.device, generator)
     excluded = drawn == leaves[:, None]  # (B, K + 1)
@@ -111,30 +111,30 @@ def _draw_for_batch(
 
 
 def _distinct(count: int, below: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
-    """`count` different numbers below `below`, every ordered choice equally likely; all of them in order if all."""
+    """Draw `count` different numbers below `below`, every ordered choice equally likely; all come in order."""
     if count == below:
         return torch.arange(below, device=device)
     if device.type == "cpu" and 4 * count <= below:
-        # A permutation of all is most of a small step's time; here repeats are dropped from a draw twice as long.
+        # A permutation of all would take most of a small step's time: drop repeats from a draw of twice the length.
         draws = torch.randint(below, (2 * count + 16,), generator=generator)
         ordered, places = draws.sort(stable=True)
         first = torch.ones_like(ordered, dtype=torch.bool)
         torch.ne(ordered[1:], ordered[:-1], out=first[1:])
         kept = places[first].sort().values[:count]
-        if len(kept) == count:  # as good as always
+        if len(kept) == count:  # almost always
             return draws[kept]
     return torch.randperm(below, device=device, generator=generator)[:count]
 
 
 def _draw_per_image(leaves: Tensor, others: int, count: int, generator: torch.Generator | None) -> tuple[Tensor, None]:
-    """(B, 1 + K): each image's own leaf, then its own draw among the others."""
+    """Return (B, 1 + K): each image's own leaf, then a draw of its own among the others."""
     keys = torch.rand(len(leaves), others, device=leaves.device, generator=generator)
     drawn = keys.topk(count, dim=1, sorted=False).indices
     return torch.cat((leaves[:, None], drawn + (drawn >= leaves[:, None])), dim=1), None
 
 
 def _cosines(z: Tensor, prototypes: Tensor, nodes: Tensor) -> tuple[Tensor, Pull]:
-    """Of unit z (B, D) and the prototypes at `nodes` (K,), or (B, K) for nodes of each image's own."""
+    """Return cosines of unit z (B, D) with the prototypes at `nodes`: (K,), or (B, K) for different nodes per image."""
     if nodes.ndim == 1 and len(nodes) < len(prototypes):
         rows = prototypes.index_select(0, nodes).to(z.dtype)
         return z @ rows.T, lambda slope: slope @ rows.to(slope.dtype)
@@ -149,7 +149,7 @@ def _cosines(z: Tensor, prototypes: Tensor, nodes: Tensor) -> tuple[Tensor, Pull
 
 
 def _unit(z: Tensor) -> tuple[Tensor, Pull]:
-    """z at length 1 along the last dimension.
+    """Return z at length 1 along the last dimension.
 
     Scaled by its largest value first, so that squares neither overflow nor vanish; a z too small to have a direction
     stays short, where F.normalize's gradient would overflow in half precision.
@@ -177,7 +177,7 @@ def _check(z: Tensor, tree: PrototypeTree, leaves: Tensor, negatives: int | None
         raise ValueError("z holds no image: a loss needs a batch of at least 1")
     if leaves.shape != z.shape[:1] or leaves.dtype != torch.int64:
         raise ValueError(f"leaves must be int64 of shape ({len(z)},) as z, not {leaves.dtype} {tuple(leaves.shape)}")
-    # On a GPU looking at the values would make every step wait for it.
+    # Not on a GPU, where reading the values would make every step wait.
     if leaves.device.type == "cpu" and not 0 <= int(leaves.min()) <= int(leaves.max()) < tree.levels[0]:
         raise ValueError(f"leaves must lie in 0 … {tree.levels[0] - 1}, not {int(leaves.min())} … {int(leaves.max())}")
     check_sampling(negatives, sampling)

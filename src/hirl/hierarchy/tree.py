@@ -1,4 +1,4 @@
-"""The tree of prototypes: what hierarchical K-means makes and semantic path discrimination reads."""
+"""The tree of prototypes: built by a tree builder, read by semantic path discrimination."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PrototypeTree:
 
     `prototypes[l]` (M_l, D) of unit length; `parents[l]` (M_l,), each node's parent at level l + 1, for all levels but
     the last; `leaves` (N,), the node at level 0 of every image. A node may have no children and no images.
-    A tree is never changed, it is replaced whole.
+    A tree is immutable.
     """
 
     prototypes: tuple[Tensor, ...]
@@ -52,7 +52,7 @@ class PrototypeTree:
 
     @property
     def levels(self) -> tuple[int, ...]:
-        """How many nodes each level has, fine → coarse."""
+        """Nodes per level, fine → coarse."""
         return tuple(len(nodes) for nodes in self.prototypes)
 
     @property
@@ -72,9 +72,9 @@ class PrototypeTree:
         return torch.stack(path, dim=1)
 
     def path(self, leaf: int | Tensor) -> Tensor:
-        """(…, L): the nodes from each leaf up to its root."""
+        """Return the nodes (…, L) from each leaf up to its root."""
         leaves = torch.as_tensor(leaf, device=self.device)
-        if leaves.device.type == "cpu" and leaves.numel():  # on a GPU a look at the values would make the caller wait
+        if leaves.device.type == "cpu" and leaves.numel():  # on a GPU, reading the values would make the caller wait
             lowest, highest = int(leaves.min()), int(leaves.max())
             if lowest < 0 or highest >= self.levels[0]:
                 wrong = lowest if lowest < 0 else highest
@@ -82,24 +82,24 @@ class PrototypeTree:
         return self.paths[leaves]
 
     def images(self, level: int, node: int) -> Tensor:
-        """The indices of the images below a node."""
+        """Return the indices of the images below a node."""
         self._check_node(level, node)
         return (self.paths[self.leaves, level] == node).nonzero().flatten()
 
     def children(self, level: int, node: int) -> Tensor:
-        """The nodes of level − 1 below a node; none below a leaf."""
+        """Return the nodes of level − 1 below a node; none below a leaf."""
         self._check_node(level, node)
         if level == 0:
             return torch.empty(0, dtype=torch.int64, device=self.device)
         return (self.parents[level - 1] == node).nonzero().flatten()
 
     def sizes(self, level: int) -> Tensor:
-        """(M_l,): how many images each node of a level has."""
+        """Return the number of images (M_l,) of each node of a level."""
         self._check_level(level)
         return torch.bincount(self.paths[self.leaves, level], minlength=self.levels[level])
 
     def assign(self, features: Features) -> Tensor:
-        """(n,): the leaf nearest by cosine to each row of `features` (n, D)."""
+        """Return the leaf (n,) nearest by cosine to each row of `features` (n, D)."""
         rows = UnitRows(features)
         if rows.dim != self.dim:
             raise ValueError(f"features have {rows.dim} columns, but the tree's prototypes have {self.dim}")
@@ -113,7 +113,7 @@ class PrototypeTree:
         return leaves
 
     def to(self, device: str | torch.device) -> PrototypeTree:
-        """The tree on a device."""
+        """Return the tree on a device."""
         return PrototypeTree(
             prototypes=tuple(nodes.to(device) for nodes in self.prototypes),
             parents=tuple(parents.to(device) for parents in self.parents),
@@ -121,7 +121,7 @@ class PrototypeTree:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tree as named tensors, for files and state dicts."""
+        """Return the tree as named tensors, for files and state dicts."""
         named = {f"prototypes.{level}": nodes for level, nodes in enumerate(self.prototypes)}
         named |= {f"parents.{level}": parents for level, parents in enumerate(self.parents)}
         return named | {"leaves": self.leaves}
@@ -140,7 +140,7 @@ class PrototypeTree:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the tree as a safetensors file, whole or not at all."""
+        """Write the tree as a safetensors file, atomically."""
         from safetensors.torch import save_file
 
         tensors = {name: tensor.cpu().contiguous() for name, tensor in self.tensors().items()}
@@ -149,23 +149,23 @@ class PrototypeTree:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PrototypeTree:
-        """Reads what `save` wrote; anything else is a ValueError."""
+        """Read a file that `save` wrote; a ValueError for any other file."""
         from safetensors import SafetensorError, safe_open
 
         if Path(path).is_dir():
-            raise ValueError(f"{os.fspath(path)!r} is a folder, no prototype tree")
+            raise ValueError(f"{os.fspath(path)!r} is a folder, not a prototype tree")
         try:
             with safe_open(path, framework="pt") as file:
                 written = (file.metadata() or {}).get("format")
-                named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no dict)
+                named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except SafetensorError as error:
-            raise ValueError(f"{os.fspath(path)!r} is no prototype tree, or is cut short: {error}") from error
+            raise ValueError(f"{os.fspath(path)!r} is not a prototype tree, or is cut short: {error}") from error
         if written != FORMAT:
-            raise ValueError(f"{os.fspath(path)!r} is no prototype tree: its format is {written!r}, not {FORMAT!r}")
+            raise ValueError(f"{os.fspath(path)!r} is not a prototype tree: its format is {written!r}, not {FORMAT!r}")
         try:
             return cls.from_tensors(named)
         except ValueError as error:
-            raise ValueError(f"{os.fspath(path)!r} is no sound prototype tree: {error}") from error
+            raise ValueError(f"{os.fspath(path)!r} is not a valid prototype tree: {error}") from error
 
     def __repr__(self) -> str:
         return f"PrototypeTree(levels={self.levels}, dim={self.dim}, images={len(self.leaves)})"

@@ -1,8 +1,8 @@
-"""Z̃, the features K-means clusters (Alg. 2): from a pass over all images, or kept while training gave them."""
+"""Z̃, the features that are clustered (Alg. 2): embedded in a pass over all images, or kept from training in a bank."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,9 @@ NEVER = -1
 
 
 class Bank:
-    """The last z⁰ that training gave of every image, of unit length in half precision.
+    """The latest z⁰ of every image from training, at unit length in half precision.
 
-    Every process keeps what it saw itself; `epoch_of` tells which of them saw an image last.
+    Every process keeps the z⁰ of its own batches; `epoch_of` decides which process has the latest one of an image.
     """
 
     def __init__(self, N: int, dim: int) -> None:
@@ -26,42 +26,38 @@ class Bank:
         self.epoch_of = torch.full((N,), NEVER, dtype=torch.int32)
 
     def collect(self, index: Tensor, z0: Tensor, epoch: int) -> None:
+        """Store z⁰ (B, D) of the images at `index` (B,)."""
         where = index.cpu()
         self.features[where] = F.normalize(z0.float(), dim=1).half().cpu()
         self.epoch_of[where] = epoch
 
     def own(self, ranks: Ranks) -> Tensor:
-        """The images that this process saw last, (n,). Within an epoch no two processes see the same image."""
+        """Return the images (n,) whose latest z⁰ is here. Within an epoch no image is trained on by two processes."""
         latest = ranks.max(self.epoch_of)
         return ((self.epoch_of == latest) & (latest != NEVER)).nonzero().flatten()
 
     def missing(self, ranks: Ranks) -> bool:
-        """Whether some image has not been seen by any process."""
+        """Return whether some image has no z⁰ on any process."""
         return bool((ranks.max(self.epoch_of) == NEVER).any())
 
     def state_dict(self, ranks: Ranks) -> dict[str, Tensor]:
-        """One bank of all processes' images, the same on each."""
+        """Return one bank with the images of all processes, the same on each."""
         mine = torch.zeros_like(self.features)
         own = self.own(ranks)
         mine[own] = self.features[own]
         return {"features": ranks.sum(mine), "epoch_of": ranks.max(self.epoch_of)}
 
     def load_state_dict(self, state: dict[str, Tensor], ranks: Ranks) -> None:
-        """The first process takes it all; the others begin anew."""
+        """Restore all images on the first process; the others start empty."""
         self.features.copy_(state["features"])
         self.epoch_of.copy_(state["epoch_of"] if ranks.rank == 0 else torch.full_like(self.epoch_of, NEVER))
 
 
 @torch.no_grad()
-def embedded(method: Method, batches: Iterable[Batch], *, told: Callable[[int], None] | None = None) -> Tensor:
-    """(n, D): z⁰ of images shown whole, in the order of the batches."""
+def embed_batches(method: Method, batches: Iterable[Batch]) -> Tensor:
+    """Return z⁰ (n, D) of uncropped images, in the order of the batches."""
     training = method.training
     method.eval()
-    parts, done = [], 0
-    for batch in batches:
-        parts.append(method.embed(batch.views[0]).float().cpu())
-        done += len(batch)
-        if told is not None:
-            told(done)
+    parts = [method.embed(batch.views[0]).float().cpu() for batch in batches]
     method.train(training)
     return torch.cat(parts) if parts else torch.empty(0, method.dim)

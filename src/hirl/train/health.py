@@ -1,15 +1,16 @@
-"""Is it collapsing? Figures of the representations and the tree, and warnings in words with the remedy.
+"""Checks for collapse: figures of the representations and the tree, and warnings that name a remedy.
 
 Thresholds, and why:
 
-- feature std: unit vectors spread over a sphere have a standard deviation of 1/√D in every dimension. Healthy runs stay
-  above half of that; below a tenth all images have nearly one representation.
-- effective rank: the exponential of the entropy of the covariance's spectrum, at most D. Below 2 all images lie on a
+- feature std: unit vectors spread evenly over a sphere have a standard deviation of 1/√D per dimension. Healthy runs
+  stay above half of that; below a tenth, all images have nearly the same representation.
+- effective rank: the exponential of the entropy of the covariance's spectrum, at most D. Below 2, all images lie on a
   line.
-- assignment entropy: of the leaves' sizes, over its maximum log M₁. Below a half, few leaves hold nearly all images.
-- giant node: a node with more than half of all images tells nothing, unless its level has so few that it must.
-- one-image leaves: a tree in which more than half of the leaves hold a single image has more leaves than the data.
-- loss ≈ ln K: what a method gives that assigns all images evenly to its K outputs whatever they show.
+- assignment entropy: of the leaves' sizes, relative to its maximum log M₁. Below a half, few leaves hold nearly all
+  images.
+- giant node: a node with more than half of all images says nothing, unless its level has so few nodes that one must.
+- one-image leaves: a tree in which more than half of the leaves hold a single image has too many leaves for the data.
+- loss ≈ ln K: the loss of a method that spreads all images evenly over its K outputs whatever they show.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from torch import Tensor
 
 from hirl.hierarchy.tree import PrototypeTree
 
-LOW_STD, LOW_RANK, LOW_ENTROPY, GIANT, LONELY, NEAR_LN_K = 0.1, 2.0, 0.5, 0.5, 0.5, 0.01
+LOW_STD, LOW_RANK, LOW_ENTROPY, GIANT_NODE, ONE_IMAGE_LEAVES, NEAR_LN_K = 0.1, 2.0, 0.5, 0.5, 0.5, 0.01
 
 
 @dataclass(frozen=True)
 class Health:
-    """Figures to log, and what is wrong in words."""
+    """Figures to log, and warnings to show."""
 
     figures: dict[str, float]
     warnings: list[str]
 
 
-def representations(batches: Sequence[Tensor]) -> Health:
-    """Of z⁰ of some batches of an epoch, each (B, D).
+def check_representations(batches: Sequence[Tensor]) -> Health:
+    """Check z⁰ of some batches of an epoch, each (B, D).
 
-    Images are compared within their batch: behind batch norm they may all have one representation, but another one in
-    every batch.
+    Images are compared within their batch: after batch norm all images of a batch may have the same representation and
+    still differ from batch to batch.
     """
     if all(len(z0) == 1 for z0 in batches):
         batches = [torch.cat(list(batches))]
@@ -54,7 +55,7 @@ def representations(batches: Sequence[Tensor]) -> Health:
     if spread < LOW_STD:
         warnings.append(
             f"the representations have nearly collapsed: their standard deviation is {spread:.3f} of that of evenly "
-            "spread ones; lower the learning rate, lengthen the warm-up or take a larger batch"
+            "spread ones; lower the learning rate, lengthen the warm-up or use a larger batch"
         )
     elif rank < LOW_RANK:
         warnings.append(
@@ -64,39 +65,39 @@ def representations(batches: Sequence[Tensor]) -> Health:
     return Health({"feature_std": spread, "effective_rank": rank}, warnings)
 
 
-def tree_shape(tree: PrototypeTree) -> Health:
-    """Of a fresh tree."""
+def check_tree(tree: PrototypeTree) -> Health:
+    """Check the sizes of a new tree's nodes."""
     N = len(tree.leaves)
     sizes = [tree.sizes(level).float() for level in range(len(tree.levels))]
     shares = sizes[0] / N
     entropy = float(-(shares * shares.clamp(min=1e-12).log()).sum()) / max(math.log(tree.levels[0]), 1e-12)
     largest = [float(size.max()) / N for size in sizes]
-    lonely = float((sizes[0] <= 1).float().mean())
+    one_image = float((sizes[0] <= 1).float().mean())
     warnings = []
     if entropy < LOW_ENTROPY:
         warnings.append(
             f"few leaves hold nearly all images (assignment entropy {entropy:.2f} of 1); the representations may be "
-            "collapsing: start the hierarchy later or ask for fewer leaves"
+            "collapsing: start the hierarchy later or use fewer leaves"
         )
     for level, share in enumerate(largest):
-        if share > GIANT and tree.levels[level] > 2:
+        if share > GIANT_NODE and tree.levels[level] > 2:
             warnings.append(
-                f"a node of level {level} holds {share:.0%} of all images; start the hierarchy later or ask for fewer "
+                f"a node of level {level} holds {share:.0%} of all images; start the hierarchy later or use fewer "
                 "nodes at that level"
             )
-    if lonely > LONELY:
+    if one_image > ONE_IMAGE_LEAVES:
         warnings.append(
-            f"{lonely:.0%} of the leaves hold a single image; ask for fewer leaves than {tree.levels[0]:,} "
+            f"{one_image:.0%} of the leaves hold a single image; use fewer leaves than {tree.levels[0]:,} "
             f"for {N:,} images"
         )
-    figures = {"assignment_entropy": entropy, "one_image_leaves": lonely}
+    figures = {"assignment_entropy": entropy, "one_image_leaves": one_image}
     return Health(figures | {f"largest_node_{level}": share for level, share in enumerate(largest)}, warnings)
 
 
-def stuck_at(loss: float | None, outputs: int | None, remedy: str) -> Health:
-    """Of a method's loss at the end of an epoch, the number of outputs it spreads images over, and what helps it.
+def check_loss(loss: float | None, outputs: int | None, remedy: str) -> Health:
+    """Check the loss of a method at the end of an epoch against ln(outputs), outputs being what it spreads images over.
 
-    A method that has no such loss, or does not log it, cannot be watched.
+    `remedy` is the method's own advice. A method without such a loss (None) is not checked.
     """
     if outputs is None or loss is None or abs(loss - math.log(outputs)) > NEAR_LN_K * math.log(outputs):
         return Health({}, [])

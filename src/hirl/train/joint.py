@@ -1,8 +1,15 @@
-"""The joint objective (Eq. 4) of a method and its semantic paths: one forward pass, one scalar to go back from."""
+"""The joint objective (Eq. 4), L_img + L_SPD: what one batch goes through in training.
+
+1. The method turns the views of a batch into its own loss L_img and into z⁰ of each image.
+2. Each image gets its leaf c₊¹, and with it its path through the tree. `assign="stored"`: the leaf that the last
+   clustering stored under the image's index in the data set. `assign="step"`: the leaf nearest to z⁰ of the image's
+   second view. `SemanticPaths.find_leaves` in hirl/hierarchy/paths.py does both.
+3. The heads h_l turn z⁰ into z¹…zᴸ, and L_SPD aligns them with the path.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,20 +19,22 @@ from hirl.methods.base import Method
 
 
 class Losses(NamedTuple):
-    """A tuple, for Fabric and DDP look into what a forward pass returns."""
+    """The result of one forward pass. A tuple, because Fabric and DDP must find the tensors in it."""
 
-    total: Tensor
-    image: Tensor  # detached
-    spd: Tensor  # detached; 0 before the first tree and for a baseline
-    target_z0: Tensor  # (B, D), detached
-    z0: Tensor  # (B, D), detached
+    total: Tensor  # Eq. 4, with graph; everything below is detached
+    image: Tensor  # L_img
+    spd: Tensor  # L_SPD; 0 before the first tree and for a baseline
+    target_z0: Tensor  # (B, D)
+    z0: Tensor  # (B, D)
     logs: dict[str, Tensor]
 
 
 class Joint(nn.Module):
-    """L_img + L_SPD. Without `paths` it is the method alone: the baseline."""
+    """L_img + L_SPD of a method and its semantic paths. Without `paths` it is the method alone: the baseline."""
 
-    def __init__(self, method: Method, paths: SemanticPaths | None, *, assign: str = "stored") -> None:
+    def __init__(
+        self, method: Method, paths: SemanticPaths | None, *, assign: Literal["stored", "step"] = "stored"
+    ) -> None:
         super().__init__()
         self.method = method
         self.paths = paths
@@ -34,13 +43,18 @@ class Joint(nn.Module):
     def forward(
         self, views: list[Tensor], masks: list[Tensor | None], index: Tensor, step: int, negatives_seed: int
     ) -> Losses:
+        """Compute the losses of a batch: its views, each (B, C, s, s), and its images' positions in the data set (B,).
+
+        The negative paths depend on `negatives_seed` alone, so that all processes draw the same ones.
+        """
         output = self.method(views, masks, step)
         spd = output.loss.new_zeros(())
         if self.paths is not None:
-            # The draw depends on (seed, step) alone: every rank pushes its images from the same negative paths.
             generator = torch.Generator(device=output.z0.device).manual_seed(negatives_seed)
-            where = {"index": index} if self.assign == "stored" else {"target": output.target_z0}
-            spd = self.paths(output.z0, **where, generator=generator)
+            if self.assign == "stored":
+                spd = self.paths(output.z0, index, generator=generator)
+            else:
+                spd = self.paths(output.z0, target=output.target_z0, generator=generator)
         return Losses(
             total=output.loss + spd,
             image=output.loss.detach(),

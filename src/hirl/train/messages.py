@@ -1,6 +1,8 @@
-"""What a run says in sentences: what it is about to do, and why it could not go on."""
+"""Messages of a run to its user: what it is about to do, and why it had to stop."""
 
 from __future__ import annotations
+
+from lightning_fabric import Fabric
 
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.image_set import ImageSet
@@ -11,24 +13,33 @@ from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.folder import Run
 from hirl.train.loop import NotFinite
 
-MANY = 0.1  # of the images
+MANY_LEFT_OUT = 0.1  # share of the images
+
+
+def announce(fabric: Fabric, run: Run, message: str) -> None:
+    """Print a message and add it to the run's log, on the first process."""
+    if fabric.is_global_zero:
+        run.log(message)
+        print(message, flush=True)
 
 
 def plan_summary(
     run: Run, images: ImageSet, method: Method, hierarchy: Hierarchy | None, plan: Plan, start: int
 ) -> str:
+    """Describe a run that starts, or continues at step `start`."""
     lines = [
         f"{run.folder}: {type(method).__name__} on {len(images):,} images of {images.name}",
-        f"{plan.epochs} epochs of {plan.steps_per_epoch} steps of {plan.batch_size} images of {plan.image_size} pixels",
+        f"{plan.epochs} epochs of {plan.steps_per_epoch} steps; per step {plan.batch_size} images of "
+        f"{plan.image_size} pixels",
         f"learning rate {method.peak_lr:.3g} for this batch size",
     ]
     left_out = len(images) - plan.steps_per_epoch * plan.batch_size
-    if left_out > MANY * len(images):
+    if left_out > MANY_LEFT_OUT * len(images):
         lines.append(
-            f"each epoch leaves out {left_out:,} images, others every time: a smaller batch would take in more"
+            f"each epoch leaves out {left_out:,} images, different ones each time; a smaller batch size would use more"
         )
     if hierarchy is None:
-        lines.append("no hierarchy: the baseline")
+        lines.append("baseline: no hierarchy")
     else:
         levels = hierarchy.levels_for(len(images))
         lines.append(f"hierarchy of {levels} prototypes from epoch {hierarchy.start_for(plan.epochs) + 1} on")
@@ -38,15 +49,15 @@ def plan_summary(
 
 
 def failure_message(error: NotFinite, run: Run, images: ImageSet, plan: Plan) -> str:
-    """Writes down the batch that gave no finite loss, and says where the run stands."""
+    """List the batch whose loss is not finite in failed_batch.txt, and return what the user should know and do."""
     listed = run.folder / "failed_batch.txt"
     with atomic_write(listed) as aside:
         lines = (f"{index}\t{one_line(images.path(index))}\n" for index in error.index.tolist())
         aside.write_text("".join(lines), encoding="utf-8")
     good = load_checkpoint(run.checkpoint_file)["step"] if run.checkpoint_file.exists() else None
-    kept = f"the last good checkpoint is that of step {good}" if good is not None else "there is no checkpoint yet"
+    kept = f"the last good checkpoint is from step {good}" if good is not None else "there is no checkpoint yet"
     epoch = error.step // plan.steps_per_epoch + 1
     return (
-        f"the loss is {error.loss} at step {error.step} (epoch {epoch}); its images are listed in {str(listed)!r}, and "
-        f"{kept}: lower the learning rate or take precision 32-true"
+        f"the loss is {error.loss} at step {error.step} (epoch {epoch}): lower the learning rate or use precision "
+        f"32-true; the images of the batch are listed in {str(listed)!r}, and {kept}"
     )

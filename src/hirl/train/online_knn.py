@@ -1,4 +1,4 @@
-"""Is it learning at all? KNN accuracy at every label level while training goes on."""
+"""KNN accuracy at every label level during training: a sign of whether the encoder learns at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hirl.data.views.render import Normalisation
 from hirl.methods.base import Method, Plan
 from hirl.metrics.knn import KS, knn_accuracy
 
-HELD_OUT = 5  # every fifth image asks, the others answer
-MOST = 10_000  # images looked at
+QUERY_EVERY = 5  # every fifth image is a query, the others are the gallery
+MOST_IMAGES = 10_000
 
 
 class OnlineKnn:
-    """The best-of-K accuracy of the encoder's features on images held out from the answering ones, not from training.
+    """Best-of-K accuracy of the encoder's features. The queries are held out from the gallery, not from training.
 
-    A sign of life within a run, comparable from epoch to epoch; the figure for the table comes from `hirl evaluate`.
+    It is comparable from epoch to epoch within a run; the accuracy to report comes from `hirl evaluate`.
     """
 
     def __init__(
@@ -32,28 +32,29 @@ class OnlineKnn:
         device: torch.device,
     ) -> None:
         assert images.labels is not None
-        apart = -(-len(images) // MOST)  # every so many-th image, for folders come class by class
+        # Every stride-th image, since folders come class by class; the loader deals them as to one of `stride` ranks.
+        stride = -(-len(images) // MOST_IMAGES)
         self.loader = EvaluationLoader(
             images,
             size=plan.image_size,
             device=device,
-            world_size=apart,
+            world_size=stride,
             mean=normalisation.mean,
             std=normalisation.std,
         )
         self.method, self.every, self.epochs = method, every, plan.epochs
-        self.labels = images.labels[::apart]
+        self.labels = images.labels[::stride]
 
     def __call__(self, epoch: int) -> dict[str, float]:
+        """Return the accuracy per label level, or nothing in epochs that are not evaluated."""
         if (epoch + 1) % self.every and epoch + 1 < self.epochs:
             return {}
-        features = self._features()
-        labels = self.labels
-        asks = torch.arange(len(features)) % HELD_OUT == 0
-        answers = int((~asks).sum())
-        ks = [k for k in KS if k <= answers] or [answers]
-        found = knn_accuracy(features[~asks], labels[~asks], features[asks], labels[asks], ks=ks).amax(0)
-        return {f"knn_level_{level}": float(accuracy) for level, accuracy in enumerate(found)}
+        features, labels = self._features(), self.labels
+        query = torch.arange(len(features)) % QUERY_EVERY == 0
+        gallery_size = int((~query).sum())
+        ks = [k for k in KS if k <= gallery_size] or [gallery_size]
+        accuracies = knn_accuracy(features[~query], labels[~query], features[query], labels[query], ks=ks).amax(0)
+        return {f"knn_level_{level}": float(accuracy) for level, accuracy in enumerate(accuracies)}
 
     @torch.no_grad()
     def _features(self) -> Tensor:

@@ -1,38 +1,36 @@
-"""Assembles data, method, hierarchy and loop into a run, and continues one that was stopped."""
+"""`hirl.pretrain`: one run from data to encoder, or the rest of a run that was stopped."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
-
-import torch
-from lightning_fabric import Fabric
 
 from hirl.config import to_plain
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import Skipped, open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.memory import in_memory
-from hirl.hierarchy.paths import SemanticPaths
+from hirl.data.views.render import Normalisation
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan
-from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
-from hirl.runs.encoder_file import start_from
-from hirl.runs.folder import Run, folder_name
-from hirl.seeds import mix_seed
-from hirl.train.loop import HEADS, NETWORKS, Loop, NotFinite, Stopped
-from hirl.train.messages import failure_message, plan_summary
-from hirl.train.online_knn import OnlineKnn
-from hirl.train.processes import strategy
-from hirl.train.report import Report, Silent
+from hirl.runs.folder import Run
+from hirl.train.loop import Loop, NotFinite, Stopped
+from hirl.train.messages import announce, failure_message, plan_summary
+from hirl.train.processes import Precision, launch
+from hirl.train.setup import (
+    build_method,
+    build_paths,
+    check_arguments,
+    check_image_count,
+    default_folder,
+    default_image_size,
+    open_folder,
+    open_observer,
+)
 from hirl.train.signals import stop_signals
-
-LARGE_IMAGE = 224
 
 
 def pretrain(
@@ -50,7 +48,7 @@ def pretrain(
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
     strict: bool = False,
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true",
+    precision: Precision = "32-true",
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     devices: int | Literal["auto"] = "auto",
     nodes: int = 1,
@@ -62,43 +60,46 @@ def pretrain(
     init_from: str | None = None,
     wandb: str | None = None,
 ) -> Run:
-    """Trains `method` on `data`, with HIRL on top unless `hierarchy` is None, and gives the run folder.
+    """Train `method` on `data`, with HIRL on top unless `hierarchy` is None, and return the run folder.
 
     Args:
-        data: A folder of images or anything else `hirl.data.open_images` takes.
-        method: One of DINO, IBOT, MoCoV2, MoCoV3, SimSiam, SwAV, or a class of your own.
-        hierarchy: HIRL on top of the method; null for the baseline.
-        out: The run folder; by default named below runs/ after data, method, arm and seed. The same call continues an
-            unfinished run in it.
-        epochs: Passes over all images.
-        batch_size: Images a step, over all processes and accumulated parts.
-        image_size: The side of a global view; by default that of small equal-sized images, else 224.
-        seed: Of everything that is drawn.
-        split: The part of the data to train on; by default its training part.
-        channels: 3, or 1 for grey.
-        mean: What is taken off each channel, in [0, 1]; by default ImageNet's.
-        std: What is divided out of each channel; by default ImageNet's.
-        strict: An unreadable image ends the run; by default another takes its place and skipped.txt tells.
-        precision: Of the networks' forward and backward pass.
-        accelerator: What to train on; by default a GPU where there is one.
-        devices: How many of them on this machine; by default all GPUs, and one process on a CPU.
-        nodes: Machines that train together.
-        compile: Whether torch.compile is applied to the networks.
-        accumulate: Parts a batch is cut into where it does not fit at once.
-        workers: Processes that read images; by default none for small images in memory, else one a core, at most 8.
-        knn_every: Epochs between KNN evaluations, where there are labels; 0 for never.
-        checkpoint_minutes: Between checkpoints within an epoch; there is always one at its end.
-        init_from: A run folder, or an encoder's file, whose weights the encoder starts from; they must fit fully.
-        wandb: The project of Weights & Biases to report to, beside metrics.jsonl and TensorBoard.
+        data: A folder of images, or anything else that `hirl.data.open_images` accepts.
+        method: DINO, IBOT, MoCoV2, MoCoV3, SimSiam, SwAV, or a class of your own.
+        hierarchy: HIRL's settings; null for the baseline.
+        out: Run folder; by default runs/DATA-METHOD-ARM-SEED. The same call continues an unfinished run in it.
+        epochs: Number of passes over the images.
+        batch_size: Images per step, over all processes and accumulated parts.
+        image_size: Side of a global view in pixels; by default that of small images of equal size, else 224.
+        seed: Seed of every random draw.
+        split: Split of the data to train on; by default its training split.
+        channels: 3 for colour, 1 for grey.
+        mean: Mean to subtract per channel, for pixels in [0, 1]; by default ImageNet's.
+        std: Standard deviation to divide by per channel; by default ImageNet's.
+        strict: Fail on an unreadable image; by default another image takes its place and skipped.txt lists it.
+        precision: Precision of the forward and backward pass.
+        accelerator: Type of device; by default a GPU if there is one.
+        devices: Number of devices on this machine; by default all GPUs, or one process on a CPU.
+        nodes: Number of machines.
+        compile: Apply torch.compile to the networks.
+        accumulate: Number of parts to split a batch into if it does not fit into memory.
+        workers: Processes that read images; by default none for small images in memory, else one per core, at most 8.
+        knn_every: Epochs between KNN evaluations of labelled images; 0 for never.
+        checkpoint_minutes: Minutes between checkpoints within an epoch; there is always one at its end.
+        init_from: Run folder or encoder file whose weights the encoder starts from; they must match exactly.
+        wandb: Weights & Biases project to report to, in addition to metrics.jsonl and TensorBoard.
     """
-    _check(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed, image_size=image_size)
-    check_ranges(method)  # here as well, where nothing is written yet
+    # Check the arguments and open the data
+    check_arguments(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed, image_size=image_size)
+    check_ranges(method)
     skipped = Skipped()
     images = in_memory(open_images(data, split=split, channels=channels), strict=strict, skipped=skipped)
-    size = image_size if image_size is not None else _own_size(images)
-    _check_counts(images, hierarchy, batch_size, epochs)
+    check_image_count(images, hierarchy, batch_size=batch_size, epochs=epochs)
+
+    # Resolve the settings; the run folder keeps those that decide the result
+    size = default_image_size(images) if image_size is None else image_size
+    data_name = os.fspath(data) if isinstance(data, str | os.PathLike) else images.name
     config = {
-        "data": images.name if not isinstance(data, str | os.PathLike) else os.fspath(data),
+        "data": data_name,
         "method": method,
         "hierarchy": hierarchy,
         "epochs": epochs,
@@ -113,25 +114,16 @@ def pretrain(
         "accumulate": accumulate,
         "init_from": init_from,
     }
-    run = Run(out if out is not None else f"runs/{_run_name(str(config['data']), method, hierarchy, seed)}")
+    run = Run(default_folder(data_name, method, hierarchy, seed) if out is None else out)
 
-    fabric = Fabric(
-        accelerator=accelerator,
-        devices=devices,
-        num_nodes=nodes,
-        precision=precision,
-        strategy=strategy(accelerator, devices, nodes),
-    )
-    fabric.launch()
-    with _locked_on_first(fabric, run):
-        if fabric.is_global_zero:
-            run.begin(to_plain(config))
-        fabric.barrier()
+    fabric = launch(accelerator=accelerator, devices=devices, nodes=nodes, precision=precision)
+    with open_folder(fabric, run, to_plain(config)):
         if run.finished:
-            _say(fabric, run, f"{run.folder} is finished: {epochs} epochs are done")
+            announce(fabric, run, f"{run.folder} is finished: all {epochs} epochs are done")
             return run
 
-        parallel: dict[str, Any] = {
+        # Build the loaders, the networks and the heads
+        reading: dict[str, Any] = {
             "rank": fabric.global_rank,
             "world_size": fabric.world_size,
             "device": fabric.device,
@@ -141,39 +133,23 @@ def pretrain(
             "mean": mean,
             "std": std,
         }
-        views = method.views(size)
-        loader = Loader(images, views, batch_size=batch_size // accumulate, seed=seed, **parallel)
+        loader = Loader(images, method.views(size), batch_size=batch_size // accumulate, seed=seed, **reading)
+        evaluation_loader = EvaluationLoader(images, size=size, **reading)
         plan = Plan(epochs, len(loader) // accumulate, batch_size, size, channels)
-        whole = EvaluationLoader(images, size=size, **parallel)
-        torch.manual_seed(mix_seed(seed, NETWORKS))
-        method.build(plan)
-        if init_from is not None:
-            start_from(method, init_from)
-        if compile:
-            for network in method.children():
-                network.compile()
-        paths = None
-        if hierarchy is not None:
-            torch.manual_seed(mix_seed(seed, HEADS))
-            paths = SemanticPaths(
-                method.dim,
-                hierarchy.levels_for(len(images)),
-                negatives=hierarchy.negatives,
-                head_layers=hierarchy.head_layers,
-                weight=hierarchy.weight,
-                builder=hierarchy.builder,
-            )
-            synchronise_batch_norm(paths)
+        build_method(method, plan, seed=seed, init_from=init_from, compile_networks=compile)
+        paths = build_paths(hierarchy, method.dim, len(images), seed=seed)
+
+        # Continue from the last checkpoint, if there is one
         state = load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() else None
         start = 0 if state is None else int(state["step"])
         if fabric.is_global_zero:
             run.forget_after(start)
-        _say(fabric, run, plan_summary(run, images, method, hierarchy, plan, start))
+        announce(fabric, run, plan_summary(run, images, method, hierarchy, plan, start))
 
-        with (
-            stop_signals() as stopped,
-            _observer(fabric, run, plan, method, images, loader, start, knn_every, wandb) as told,
-        ):
+        # Train
+        reporting: dict[str, Any] = {"start": start, "knn_every": knn_every, "wandb": wandb}
+        opened = open_observer(fabric, run, images, method, plan, loader.normalisation, **reporting)
+        with stop_signals() as should_stop, opened as observer:
             loop = Loop(
                 fabric=fabric,
                 method=method,
@@ -181,104 +157,45 @@ def pretrain(
                 hierarchy=hierarchy,
                 plan=plan,
                 loader=loader,
-                whole=whole,
+                evaluation_loader=evaluation_loader,
                 N=len(images),
                 seed=seed,
-                observer=told,
-                save=lambda state: save_checkpoint(run.checkpoint_file, state),
+                observer=observer,
+                save_state=lambda state: save_checkpoint(run.checkpoint_file, state),
+                save_tree=lambda tree: tree.save(run.tree_file),
                 accumulate=accumulate,
                 save_every=checkpoint_minutes * 60,
-                should_stop=stopped,
+                should_stop=should_stop,
             )
             if state is not None:
                 loop.load_state_dict(state)
-            try:
-                loop.fit()
-            except NotFinite as error:
-                words = failure_message(error, run, images, plan)
-                run.log(words)
-                raise ValueError(words) from error
-            except Stopped:
-                _say(fabric, run, f"stopped at step {loop.step} of {plan.steps}; the same command continues")
-                raise
-            finally:
-                if fabric.is_global_zero and len(skipped):
-                    skipped.write(run.skipped_file)
-                    _say(fabric, run, f"warning: {skipped.summary(images.name)}; all are in {run.skipped_file}")
+            _fit(loop, run, images, skipped)
             if fabric.is_global_zero:
-                about = {"backbone": method.backbone, "backbone_args": method.encoder_args, "image_size": size}
-                run.save_encoder(method.encoder, about | dataclasses.asdict(loader.normalisation))
-                run.report({"step": loop.step, "epoch": epochs, "finished": True})
-                _say(fabric, run, f"done: hirl show {run.folder} tells of it")
+                _finish(run, method, plan, loader.normalisation)
+                announce(fabric, run, f"Done. Inspect with: hirl show {run.folder}")
         fabric.barrier()
     return run
 
 
-def _check(*, batch_size: int, accumulate: int, **others: int | None) -> None:
-    for name, value in {"batch_size": batch_size, "accumulate": accumulate, **others}.items():
-        least = 0 if name == "seed" else 1
-        if value is not None and value < least:
-            raise ValueError(f"{name} must be at least {least}, not {value}")
-    if batch_size % accumulate:
-        raise ValueError(
-            f"batch_size {batch_size} cannot be cut into {accumulate} equal parts: accumulate must divide it"
-        )
+def _fit(loop: Loop, run: Run, images: ImageSet, skipped: Skipped) -> None:
+    """Train to the end. However training ends, the log says why and skipped.txt lists the unreadable images."""
+    try:
+        loop.fit()
+    except NotFinite as error:
+        message = failure_message(error, run, images, loop.plan)
+        run.log(message)
+        raise ValueError(message) from error
+    except Stopped:
+        announce(loop.fabric, run, f"stopped at step {loop.step} of {loop.plan.steps}; the same command continues")
+        raise
+    finally:
+        if loop.fabric.is_global_zero and len(skipped):
+            skipped.write(run.skipped_file)
+            announce(loop.fabric, run, f"warning: {skipped.summary(images.name)}; all are listed in {run.skipped_file}")
 
 
-def _check_counts(images: ImageSet, hierarchy: Hierarchy | None, batch_size: int, epochs: int) -> None:
-    N = len(images)
-    if batch_size > N:
-        raise ValueError(f"batch_size {batch_size} is more than the {N} images of {images.name}: at most {N} would fit")
-    if hierarchy is not None:
-        hierarchy.levels_for(N)
-        start = hierarchy.start_for(epochs)
-        if start >= epochs:
-            raise ValueError(
-                f"the hierarchy would start after epoch {start} of {epochs} and never have a tree: give more epochs, "
-                f"an earlier hierarchy.start_epoch (at most {epochs - 1}), or hierarchy null for a baseline"
-            )
-
-
-def _own_size(images: ImageSet) -> int:
-    return LARGE_IMAGE if images.pixels is None else int(min(images.pixels.shape[-2:]))
-
-
-def _run_name(data: str, method: Method, hierarchy: Hierarchy | None, seed: int) -> str:
-    return f"{folder_name(data)}-{type(method).__name__.lower()}-{'base' if hierarchy is None else 'hirl'}-{seed}"
-
-
-def _say(fabric: Fabric, run: Run, words: str) -> None:
-    if fabric.is_global_zero:
-        run.log(words)
-        print(words, flush=True)
-
-
-@contextmanager
-def _locked_on_first(fabric: Fabric, run: Run) -> Iterator[None]:
-    if fabric.is_global_zero:
-        with run.locked():
-            yield
-    else:
-        yield
-
-
-@contextmanager
-def _observer(
-    fabric: Fabric,
-    run: Run,
-    plan: Plan,
-    method: Method,
-    images: ImageSet,
-    loader: Loader,
-    start: int,
-    knn_every: int,
-    wandb: str | None,
-) -> Iterator[Report | Silent]:
-    if not fabric.is_global_zero:
-        yield Silent()
-        return
-    knn = None
-    if knn_every and images.labels is not None:
-        knn = OnlineKnn(images, method, plan, every=knn_every, normalisation=loader.normalisation, device=fabric.device)
-    with Report(run, plan, method=method, start=start, wandb=wandb, evaluate=knn) as report:
-        yield report
+def _finish(run: Run, method: Method, plan: Plan, normalisation: Normalisation) -> None:
+    """Save the encoder and mark the run as finished."""
+    about = {"backbone": method.backbone, "backbone_args": method.encoder_args, "image_size": plan.image_size}
+    run.save_encoder(method.encoder, about | dataclasses.asdict(normalisation))
+    run.report({"step": plan.steps, "epoch": plan.epochs, "finished": True})

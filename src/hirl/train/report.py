@@ -1,4 +1,4 @@
-"""How a run is followed: a line on the terminal, metrics.jsonl and TensorBoard always, Weights & Biases when asked."""
+"""Reports how a run goes: a progress bar or lines on the terminal, metrics.jsonl, TensorBoard, and optionally W&B."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rich.text import Text
 from torch import Tensor
 
 from hirl.hierarchy.kmeans import TreeProgress
-from hirl.hierarchy.paths import SemanticPaths
+from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
 from hirl.runs.folder import Run
-from hirl.train import health as watch
+from hirl.train.health import check_loss, check_representations, check_tree
 from hirl.train.joint import Losses
 
-EVERY_SECONDS = 2.0  # between reports to files; the bar moves with every step
+EVERY_SECONDS = 2.0  # between lines of metrics.jsonl; the bar moves with every line
 
 
 class _Remaining(ProgressColumn):
-    """The time left at the rate of this session's own steps: a continued run does not count what came before."""
+    """The time left at the rate of this process's own steps: a continued run does not count earlier ones."""
 
     def render(self, task: Task) -> Text:
         seconds = task.fields.get("remaining")
@@ -31,7 +31,7 @@ class _Remaining(ProgressColumn):
         return Text(f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d}:{int(seconds % 60):02d} left")
 
 
-class Report:
+class Reporter:
     """The observer of the first process."""
 
     def __init__(
@@ -53,57 +53,58 @@ class Report:
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(bar_width=20),
-            TextColumn("{task.fields[words]}"),
+            TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
             _Remaining(),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.task = self.bar.add_task(
-            "", total=plan.steps, completed=start, epoch=start // plan.steps_per_epoch + 1, epochs=plan.epochs, words=""
-        )
-        self._start_step, self._began = start, time.monotonic()
-        # None where the epoch was begun by an earlier process: its time would be that of a part.
-        self._epoch_began = None if start % plan.steps_per_epoch else time.monotonic()
+        epoch = start // plan.steps_per_epoch + 1
+        self.task = self.bar.add_task("", total=plan.steps, completed=start, epoch=epoch, epochs=plan.epochs, status="")
+        self._start_step, self._start_time = start, time.monotonic()
+        # None if an earlier process began the epoch: the time taken here would be that of a part of it.
+        self._epoch_start = None if start % plan.steps_per_epoch else time.monotonic()
         self._clear_sums()
-        self._epoch: dict[str, float] = {}
+        self._last_figures: dict[str, float] = {}
 
     def _clear_sums(self) -> None:
         self._sums: dict[str, Tensor] = {}
-        self._steps, self._images, self._waited, self._since = 0, 0, 0.0, time.monotonic()
+        self._steps, self._images, self._data_seconds, self._since = 0, 0, 0.0, time.monotonic()
 
-    def stepped(self, step: int, losses: Losses, rates: dict[str, float], images: int, waited: float) -> None:
+    def on_step(self, step: int, losses: Losses, rates: dict[str, float], images: int, data_seconds: float) -> None:
         named = {"loss_image": losses.image, "loss_spd": losses.spd, **losses.logs}
         for name, value in named.items():
-            # On the device: looking at a value would make every step wait for it.
+            # Summed on the device: reading a value would make every step wait for it.
             self._sums[name] = self._sums[name] + value if name in self._sums else value
         self._steps += 1
         self._images += images
-        self._waited += waited
+        self._data_seconds += data_seconds
         last_of_epoch = step % self.plan.steps_per_epoch == 0
         if time.monotonic() - self._since >= EVERY_SECONDS or last_of_epoch:
-            self._write(step, rates)
+            self._report_steps(step, rates)
 
-    def _write(self, step: int, rates: dict[str, float]) -> None:
+    def _report_steps(self, step: int, rates: dict[str, float]) -> None:
+        """Report the means over the steps since the last report."""
         taken = time.monotonic() - self._since
-        line = {name: float(value) / self._steps for name, value in self._sums.items()}
-        line |= rates | {"images_per_second": self._images / taken, "waiting_for_data": self._waited / taken}
-        self._log(step, line)
-        made = step - self._start_step
-        left = (time.monotonic() - self._began) / made * (self.plan.steps - step)
-        spd = f"loss_spd {line['loss_spd']:.4f}, " if line["loss_spd"] else ""  # 0 is that there is no tree
-        words = (
-            f"loss_image {line['loss_image']:.4f}, {spd}"
-            f"{line['images_per_second']:,.0f} images/s, {line['waiting_for_data']:.0%} waiting for data"
+        figures = {name: float(value) / self._steps for name, value in self._sums.items()}
+        figures |= rates
+        figures |= {"images_per_second": self._images / taken, "waiting_for_data": self._data_seconds / taken}
+        self._log(step, figures)
+        steps_here = step - self._start_step
+        left = (time.monotonic() - self._start_time) / steps_here * (self.plan.steps - step)
+        spd = f"loss_spd {figures['loss_spd']:.4f}, " if figures["loss_spd"] else ""  # 0: there is no tree
+        status = (
+            f"loss_image {figures['loss_image']:.4f}, {spd}"
+            f"{figures['images_per_second']:,.0f} images/s, {figures['waiting_for_data']:.0%} waiting for data"
         )
         epoch = (step - 1) // self.plan.steps_per_epoch + 1
-        self.bar.update(self.task, completed=step, epoch=epoch, words=words, remaining=left)
-        self._epoch = line
+        self.bar.update(self.task, completed=step, epoch=epoch, status=status, remaining=left)
+        self._last_figures = figures
         if step % self.plan.steps_per_epoch == 0:
-            done = f"epoch {epoch}/{self.plan.epochs}: {words}, {left / 60:.1f} min left"
-            self.run.log(done)
-            if not self.console.is_terminal:  # where there is no bar that says so
-                self.console.print(done, highlight=False, soft_wrap=True)
+            line = f"epoch {epoch}/{self.plan.epochs}: {status}, {left / 60:.1f} min left"
+            self.run.log(line)
+            if not self.console.is_terminal:  # there is no bar that shows it
+                self.console.print(line, highlight=False, soft_wrap=True)
         self._clear_sums()
 
     def _log(self, step: int, figures: dict[str, Any]) -> None:
@@ -115,48 +116,44 @@ class Report:
         if self.wandb is not None:
             self.wandb.log(figures, step=step)
 
-    def refreshing(self, epoch: int) -> TreeProgress | None:
-        def told(level: int, step: int, _done: int) -> None:
-            self.bar.update(self.task, words=f"clustering for epoch {epoch + 1}: level {level}, step {step}")
+    def on_tree_start(self, epoch: int) -> TreeProgress | None:
+        def progress(level: int, step: int, _done: int) -> None:
+            self.bar.update(self.task, status=f"clustering for epoch {epoch + 1}: level {level}, step {step}")
 
-        return told
+        return progress
 
-    def refreshed(self, epoch: int, seconds: dict[str, float], paths: SemanticPaths) -> None:
-        assert paths.tree is not None
-        paths.tree.save(self.run.tree_file)
-        health = watch.tree_shape(paths.tree)
+    def on_tree_built(self, epoch: int, seconds: dict[str, float], tree: PrototypeTree) -> None:
+        health = check_tree(tree)
         figures = {f"seconds_{name}": value for name, value in seconds.items()} | health.figures
         self._log(epoch * self.plan.steps_per_epoch, figures)
-        self.warn(health.warnings)
-        self._since = time.monotonic()  # the refresh has its own figures
+        self._warn(health.warnings)
+        self._since = time.monotonic()  # the time of the steps does not include that of the tree
 
-    def epoch_ended(self, epoch: int, step: int, sample: list[Tensor]) -> None:
-        health = watch.representations(sample)
+    def on_epoch_end(self, epoch: int, step: int, sample: list[Tensor]) -> None:
+        health = check_representations(sample)
         figures = dict(health.figures)
-        if self._epoch_began is not None:
-            figures["seconds_epoch"] = time.monotonic() - self._epoch_began
-        if self.evaluate is not None:
-            figures |= self.evaluate(epoch)
-        self._log(step, figures)
-        self.warn(health.warnings)
-        if epoch >= max(2, self.plan.epochs // 5):  # every run begins near there
-            loss = self._epoch.get(self.method.even_loss)
-            self.warn(watch.stuck_at(loss, self.method.outputs, self.method.remedy).warnings)
-        knn = {name: value for name, value in figures.items() if name.startswith("knn")}
-        if knn:
-            shown = ", ".join(f"{name} {value:.1%}" for name, value in knn.items())
-            self._say(f"epoch {epoch + 1}: {shown}")
-        self._since = self._epoch_began = time.monotonic()
+        if self._epoch_start is not None:
+            figures["seconds_epoch"] = time.monotonic() - self._epoch_start
+        accuracies = {} if self.evaluate is None else self.evaluate(epoch)
+        self._log(step, figures | accuracies)
+        self._warn(health.warnings)
+        if epoch >= max(2, self.plan.epochs // 5):  # every run begins near ln K
+            loss = self._last_figures.get(self.method.even_loss)
+            self._warn(check_loss(loss, self.method.outputs, self.method.remedy).warnings)
+        if accuracies:
+            shown = ", ".join(f"{name} {value:.1%}" for name, value in accuracies.items())
+            self._show(f"epoch {epoch + 1}: {shown}")
+        self._since = self._epoch_start = time.monotonic()
 
-    def warn(self, warnings: list[str]) -> None:
+    def _warn(self, warnings: list[str]) -> None:
         for warning in warnings:
-            self._say(f"warning: {warning}", style="yellow")
+            self._show(f"warning: {warning}", style="yellow")
 
-    def _say(self, words: str, style: str | None = None) -> None:
-        self.run.log(words)
-        self.console.print(words, style=style, markup=False, highlight=False, soft_wrap=True)
+    def _show(self, message: str, style: str | None = None) -> None:
+        self.run.log(message)
+        self.console.print(message, style=style, markup=False, highlight=False, soft_wrap=True)
 
-    def __enter__(self) -> Report:
+    def __enter__(self) -> Reporter:
         self.bar.start()
         return self
 
@@ -165,18 +162,11 @@ class Report:
         self.board.close()
 
 
-class Silent:
-    """The observer of every other process."""
-
-    def stepped(self, *_: object) -> None: ...
-    def refreshing(self, _: int) -> None: ...
-    def refreshed(self, *_: object) -> None: ...
-    def epoch_ended(self, *_: object) -> None: ...
-
-
 def _wandb(project: str, run: Run) -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise ValueError("wandb asks for the library wandb, which is not installed: pip install wandb") from error
+        raise ValueError(
+            "the option wandb needs the library wandb, which is not installed: pip install wandb"
+        ) from error
     return wandb.init(project=project, dir=str(run.folder), config=run.config, resume="allow", id=run.folder.name)

@@ -1,4 +1,4 @@
-"""Being asked to stop: the run writes its state first."""
+"""Stop signals: a run that is asked to stop saves its state first."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import contextmanager
 
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Whether SIGTERM or SIGINT came; a second one ends the process at once."""
+    """Yield a function that returns whether SIGTERM or SIGINT has come; a second signal ends the process at once."""
     asked = False
-    kept = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
+    previous = {kind: signal.getsignal(kind) for kind in (signal.SIGTERM, signal.SIGINT)}
 
     def note(kind: int, _frame: object) -> None:
         nonlocal asked
         asked = True
-        signal.signal(kind, kept[signal.Signals(kind)])
+        signal.signal(kind, previous[signal.Signals(kind)])
 
-    for kind in kept:
+    for kind in previous:
         signal.signal(kind, note)
     try:
         yield lambda: asked
     finally:
-        for kind, handler in kept.items():
+        for kind, handler in previous.items():
             signal.signal(kind, handler)

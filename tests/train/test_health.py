@@ -1,4 +1,4 @@
-"""Collapse is told of in words with the remedy, by figures alone and in real runs of all methods; health is not."""
+"""A collapsing run warns and names the remedy, a healthy one does not: on figures, and in runs of all methods."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hirl import PrototypeTree, methods
 from hirl.methods import simsiam
-from hirl.train import health as watch
+from hirl.train.health import check_loss, check_representations, check_tree
 from hirl.train.pretrain import pretrain
 
 RESNET = {"backbone": "resnet10t", "backbone_args": {"channels": [8, 8, 16, 16]}, "dim": 16}
@@ -39,7 +39,7 @@ EVEN = {"student_temperature": 1.0, "teacher_temperature": 1.0, "teacher_tempera
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread() -> Iterator[None]:
-    """Networks this small only wait for a second thread."""
+    """Networks this small are slower with a second thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -47,7 +47,7 @@ def one_thread() -> Iterator[None]:
 
 
 def warnings_of(name: str, folder: Path, **changes: Any) -> str:
-    """What a run of a few epochs on pictures of four colours each warned of."""
+    """Return the warnings of a run of a few epochs on images of four colours each."""
     colours = np.random.default_rng(0).integers(0, 256, (64, 2, 2, 3), dtype=np.uint8)
     method = getattr(methods, name)(**(METHODS[name] | changes))
     options: dict[str, Any] = {"epochs": 5, "batch_size": 16, "accelerator": "cpu", "devices": 1}
@@ -56,7 +56,7 @@ def warnings_of(name: str, folder: Path, **changes: Any) -> str:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_healthy_run_warns_of_nothing(name: str, tmp_path: Path) -> None:
+def test_a_healthy_run_does_not_warn(name: str, tmp_path: Path) -> None:
     assert warnings_of(name, tmp_path) == ""
 
 
@@ -69,7 +69,7 @@ def test_a_healthy_run_warns_of_nothing(name: str, tmp_path: Path) -> None:
         ("IBOT", EVEN, "ln 64", "frozen_epochs"),  # its loss is twice that, with the patches'
     ],
 )
-def test_a_loss_that_stays_even_is_told_with_the_methods_remedy(
+def test_a_loss_stuck_at_ln_k_warns_with_the_remedy_of_the_method(
     name: str, changes: dict[str, Any], loss: str, remedy: str, tmp_path: Path
 ) -> None:
     warnings = warnings_of(name, tmp_path, **changes)
@@ -78,23 +78,23 @@ def test_a_loss_that_stays_even_is_told_with_the_methods_remedy(
 
 
 def with_gradient(predictions: list[Tensor], outputs: list[Tensor]) -> Tensor:
-    """SimSiam's loss without what keeps it from collapse."""
+    """Compute SimSiam's loss without the stop-gradient that keeps it from collapse."""
     return -(
         F.cosine_similarity(predictions[0], outputs[1], dim=1).mean()
         + F.cosine_similarity(predictions[1], outputs[0], dim=1).mean()
     )
 
 
-def test_simsiam_without_its_stop_gradient_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_simsiam_without_its_stop_gradient_warns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(simsiam, "prediction_loss", with_gradient)
     assert "the representations lie nearly on a line" in warnings_of("SimSiam", tmp_path, lr=5.0)
 
 
 @pytest.mark.parametrize(("name", "changes"), [("SimSiam", {}), ("MoCoV3", {}), ("SwAV", {"head_batch_norm": True})])
-def test_an_encoder_that_gives_one_vector_is_told_of(
+def test_an_encoder_with_constant_output_warns(
     name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batch norm blows up what rounding leaves of it, so that it is another vector in every batch."""
+    """Batch norm amplifies rounding errors, so the constant differs from batch to batch."""
     kind = getattr(methods, name)
     build = kind.build
 
@@ -107,42 +107,42 @@ def test_an_encoder_that_gives_one_vector_is_told_of(
     assert "the representations have nearly collapsed" in warnings_of(name, tmp_path, **changes)
 
 
-# By figures
+# On figures
 
 
 def test_representations(generator: torch.Generator) -> None:
     spread = torch.randn(500, 32, generator=generator)
-    health = watch.representations([spread[:200], spread[200:]])
+    health = check_representations([spread[:200], spread[200:]])
     assert health.figures["feature_std"] == pytest.approx(1, abs=0.03)
     assert health.figures["effective_rank"] > 25
     assert health.warnings == []
     centre = 20 * torch.randn(32, generator=generator)
-    assert "nearly collapsed" in watch.representations([spread + centre]).warnings[0]
+    assert "nearly collapsed" in check_representations([spread + centre]).warnings[0]
     moved = [torch.randn(32, generator=generator).expand(100, 32) for _ in range(5)]
-    assert "nearly collapsed" in watch.representations(moved).warnings[0]
-    assert watch.representations(list(spread.split(1))).warnings == []
+    assert "nearly collapsed" in check_representations(moved).warnings[0]
+    assert check_representations(list(spread.split(1))).warnings == []
     on_a_line = torch.randn(500, 1, generator=generator).sign() * centre + spread / 10
-    (warning,) = watch.representations([on_a_line]).warnings
+    (warning,) = check_representations([on_a_line]).warnings
     assert "nearly on a line" in warning
 
 
 @pytest.mark.parametrize(("loss", "stuck"), [(1, True), (1.005, True), (0.995, True), (1.02, False), (0.98, False)])
 def test_a_loss_at_ln_k(loss: float, stuck: bool) -> None:
-    assert bool(watch.stuck_at(loss * math.log(300), 300, "pray").warnings) is stuck
-    assert not watch.stuck_at(loss * math.log(300), None, "pray").warnings
+    assert bool(check_loss(loss * math.log(300), 300, "pray").warnings) is stuck
+    assert not check_loss(loss * math.log(300), None, "pray").warnings
 
 
 def test_tree_shape(random_tree: Callable[..., PrototypeTree]) -> None:
     drawn = random_tree((10, 3), 8)
     tree = PrototypeTree(drawn.prototypes, (torch.arange(10) % 3,), torch.arange(200) % 10)
-    assert watch.tree_shape(tree).warnings == []
+    assert check_tree(tree).warnings == []
 
     def with_leaves(leaves: Tensor) -> str:
-        return "\n".join(watch.tree_shape(PrototypeTree(tree.prototypes, tree.parents, leaves)).warnings)
+        return "\n".join(check_tree(PrototypeTree(tree.prototypes, tree.parents, leaves)).warnings)
 
     giant = with_leaves(torch.where(torch.arange(200) < 190, 0, torch.arange(200) % 10))
     assert "few leaves hold nearly all images" in giant
     assert "a node of level 0 holds 9" in giant
-    assert "100% of the leaves hold a single image; ask for fewer leaves than 10 for 10 images" in with_leaves(
+    assert "100% of the leaves hold a single image; use fewer leaves than 10 for 10 images" in with_leaves(
         torch.arange(10)
     )

@@ -1,0 +1,36 @@
+"""What the training loop reports to: one observer per process, of which only the first process's shows anything."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from hirl.hierarchy.kmeans import TreeProgress
+from hirl.hierarchy.tree import PrototypeTree
+from hirl.train.joint import Losses
+
+
+class Observer(Protocol):
+    """Called by the loop. Epochs and steps count from 0; `step` is the number of steps done so far."""
+
+    def on_step(self, step: int, losses: Losses, rates: dict[str, float], images: int, data_seconds: float) -> None:
+        """After each step: its losses and learning rates, its images over all processes, the time spent on data."""
+
+    def on_tree_start(self, epoch: int) -> TreeProgress | None:
+        """Before a tree is built for an epoch. Return a callback for the builder's progress, or None."""
+
+    def on_tree_built(self, epoch: int, seconds: dict[str, float], tree: PrototypeTree) -> None:
+        """After a tree was built: the seconds that the features and the clustering took."""
+
+    def on_epoch_end(self, epoch: int, step: int, sample: list[Tensor]) -> None:
+        """After the last step of an epoch: z⁰ of some of its batches, each (B, D)."""
+
+
+class SilentObserver:
+    """Shows nothing."""
+
+    def on_step(self, *_: object) -> None: ...
+    def on_tree_start(self, _: int) -> None: ...
+    def on_tree_built(self, *_: object) -> None: ...
+    def on_epoch_end(self, *_: object) -> None: ...

@@ -1,0 +1,129 @@
+"""Sets a run up: checks its arguments, fills in defaults, and builds its networks and its observer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.views.render import Normalisation
+from hirl.hierarchy.paths import SemanticPaths
+from hirl.hierarchy.settings import Hierarchy
+from hirl.methods.base import Method, Plan
+from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
+from hirl.runs.encoder_file import start_from
+from hirl.runs.folder import Run, folder_name
+from hirl.seeds import mix_seed
+from hirl.train.observer import Observer, SilentObserver
+from hirl.train.online_knn import OnlineKnn
+from hirl.train.report import Reporter
+from hirl.train.streams import HEADS, NETWORKS
+
+DEFAULT_IMAGE_SIZE = 224
+
+
+def check_arguments(*, batch_size: int, accumulate: int, **others: int | None) -> None:
+    """Check what needs no look at the images."""
+    for name, value in {"batch_size": batch_size, "accumulate": accumulate, **others}.items():
+        least = 0 if name == "seed" else 1
+        if value is not None and value < least:
+            raise ValueError(f"{name} must be at least {least}, not {value}")
+    if batch_size % accumulate:
+        raise ValueError(
+            f"batch_size {batch_size} cannot be split into {accumulate} equal parts: accumulate must divide it"
+        )
+
+
+def check_image_count(images: ImageSet, hierarchy: Hierarchy | None, *, batch_size: int, epochs: int) -> None:
+    """Check that there are enough images for a batch and for the levels, and enough epochs for a tree."""
+    N = len(images)
+    if batch_size > N:
+        raise ValueError(f"batch_size {batch_size} is more than the {N} images of {images.name}: use at most {N}")
+    if hierarchy is not None:
+        hierarchy.levels_for(N)
+        start = hierarchy.start_for(epochs)
+        if start >= epochs:
+            raise ValueError(
+                f"the hierarchy would start after epoch {start} of {epochs} and never have a tree: use more epochs, "
+                f"an earlier hierarchy.start_epoch (at most {epochs - 1}), or hierarchy null for a baseline"
+            )
+
+
+def default_image_size(images: ImageSet) -> int:
+    """Return the size of images that are held in memory because they are small and equal in size, else 224."""
+    return DEFAULT_IMAGE_SIZE if images.pixels is None else int(min(images.pixels.shape[-2:]))
+
+
+def default_folder(data: str, method: Method, hierarchy: Hierarchy | None, seed: int) -> str:
+    """Return runs/DATA-METHOD-ARM-SEED."""
+    arm = "base" if hierarchy is None else "hirl"
+    return f"runs/{folder_name(data)}-{type(method).__name__.lower()}-{arm}-{seed}"
+
+
+@contextmanager
+def open_folder(fabric: Fabric, run: Run, config: dict[str, Any]) -> Iterator[None]:
+    """Lock the run folder on the first process; write the configuration there, or check that it is the same."""
+    if not fabric.is_global_zero:
+        fabric.barrier()
+        yield
+        return
+    with run.locked():
+        run.begin(config)
+        fabric.barrier()
+        yield
+
+
+def build_method(method: Method, plan: Plan, *, seed: int, init_from: str | None, compile_networks: bool) -> None:
+    """Build the method's networks, with random weights or with those of another encoder."""
+    torch.manual_seed(mix_seed(seed, NETWORKS))
+    method.build(plan)
+    if init_from is not None:
+        start_from(method, init_from)
+    if compile_networks:
+        for network in method.children():
+            network.compile()
+
+
+def build_paths(hierarchy: Hierarchy | None, dim: int, N: int, *, seed: int) -> SemanticPaths | None:
+    """Build the heads h_l for N images and z⁰ of dimension `dim`; None for a baseline."""
+    if hierarchy is None:
+        return None
+    torch.manual_seed(mix_seed(seed, HEADS))
+    paths = SemanticPaths(
+        dim,
+        hierarchy.levels_for(N),
+        negatives=hierarchy.negatives,
+        head_layers=hierarchy.head_layers,
+        weight=hierarchy.weight,
+        builder=hierarchy.builder,
+    )
+    synchronise_batch_norm(paths)
+    return paths
+
+
+@contextmanager
+def open_observer(
+    fabric: Fabric,
+    run: Run,
+    images: ImageSet,
+    method: Method,
+    plan: Plan,
+    normalisation: Normalisation,
+    *,
+    start: int,
+    knn_every: int,
+    wandb: str | None,
+) -> Iterator[Observer]:
+    """Report from step `start` on, on the first process; the others are silent."""
+    if not fabric.is_global_zero:
+        yield SilentObserver()
+        return
+    knn = None
+    if knn_every and images.labels is not None:
+        knn = OnlineKnn(images, method, plan, every=knn_every, normalisation=normalisation, device=fabric.device)
+    with Reporter(run, plan, method=method, start=start, wandb=wandb, evaluate=knn) as reporter:
+        yield reporter
