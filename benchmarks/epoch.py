@@ -1,11 +1,11 @@
-"""What HIRL adds to an epoch: stage two with the bank and with the full pass over the baseline, and where time goes.
+"""The time HIRL adds to an epoch: stage two, with the bank and with the full pass, against the baseline; per stage.
 
     python -m benchmarks.epoch                          # the small recipes on the built-in pictures
     python -m benchmarks.epoch small/dino --data FOLDER # one of them on images of your own
 
-The three arms of a recipe take turns, epoch by epoch in one process, so that other work on the machine touches all
-alike; the fastest epoch of each counts. The first epochs do not: they warm up, and build the first tree from nothing.
-Peak memory is what two epochs of 2,560 images, the second with a tree, add to a process that has its libraries loaded.
+The three arms of a recipe take turns, epoch by epoch in one process, so that other work on the machine affects all
+alike; the fastest epoch of each counts. The first epochs do not count: they warm up and build the first tree.
+Peak memory is what two epochs of 2,560 images, the second with a tree, add to a process with the libraries loaded.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import ImageSet, open_images
 from hirl.data.sources.memory import in_memory
 from hirl.data.sources.subset import Subset
-from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.settings import Hierarchy
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Plan
 from hirl.recipes import recipe, recipe_names
 from hirl.train.loop import Loop
 from hirl.train.observer import SilentObserver
+from hirl.train.setup import build_paths
 
 PAPER = {"MoCoV2": 1.28, "SimSiam": 1.74, "SwAV": 1.36, "MoCoV3": 1.64, "DINO": 1.24, "IBOT": 1.23}
 STAGES = ("data", "forward", "SPD", "backward", "update", "features", "kmeans", "rest")
 MEMORY_IMAGES = 2560
-WARM_UP = 2  # the first epoch has no tree, the second builds it from nothing
+WARM_UP = 2  # epochs: the first has no tree, the second builds it from scratch
 
 
 class Stopwatch(SilentObserver):
-    """Seconds by stage. What is wrapped within another wrapped call counts for the inner stage alone."""
+    """Measures seconds per stage. A wrapped call within another one counts for the inner stage only."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -54,11 +54,11 @@ class Stopwatch(SilentObserver):
         def timed(*arguments: Any, **named: Any) -> Any:
             outer, self._inner = self._inner, 0.0
             start = perf_counter()
-            given = work(*arguments, **named)
+            result = work(*arguments, **named)
             taken = perf_counter() - start
             self.seconds[stage] += taken - self._inner
             self._inner = outer + taken
-            return given
+            return result
 
         setattr(owner, name, timed)
 
@@ -67,22 +67,15 @@ class Stopwatch(SilentObserver):
             self.seconds[stage] += taken
 
 
-def made(name: str, images: ImageSet, hierarchy: Hierarchy | None, epochs: int) -> tuple[Loop, Stopwatch]:
-    """One arm of a recipe, ready to be trained epoch by epoch."""
+def make_arm(name: str, images: ImageSet, hierarchy: Hierarchy | None, epochs: int) -> tuple[Loop, Stopwatch]:
+    """Build one arm of a recipe, ready to be trained epoch by epoch."""
     options = recipe(name)
     method, size = options["method"], options["image_size"]
     loader = Loader(images, method.views(size), batch_size=options["batch_size"])
     plan = Plan(epochs, len(loader), options["batch_size"], size)
     torch.manual_seed(0)
     method.build(plan)
-    paths = None
-    if hierarchy is not None:
-        paths = SemanticPaths(
-            method.dim,
-            hierarchy.levels_for(len(images)),
-            negatives=hierarchy.negatives,
-            head_layers=hierarchy.head_layers,
-        )
+    paths = build_paths(hierarchy, method.dim, len(images), seed=0)
     watch = Stopwatch()
     loop = Loop(
         fabric=Fabric(accelerator="cpu", devices=1),
@@ -112,7 +105,7 @@ def two_epochs(name: str, data: str, *, hirl: bool) -> Callable[[], None]:
     hierarchy = replace(recipe(name)["hierarchy"], start_epoch=1, levels=None) if hirl else None
 
     def work() -> None:
-        loop, _ = made(name, some, hierarchy, 2)
+        loop, _ = make_arm(name, some, hierarchy, 2)
         loop.fit_epoch()
         loop.fit_epoch()
 
@@ -129,10 +122,10 @@ def hirl_memory(name: str, data: str) -> Callable[[], None]:
 
 def epoch(loop: Loop, watch: Stopwatch) -> dict[str, float]:
     watch.seconds.clear()
-    waited, start = loop.loader.waited, perf_counter()
+    data_seconds, start = loop.loader.waited, perf_counter()
     loop.fit_epoch()
     total = perf_counter() - start
-    spent = {**watch.seconds, "data": loop.loader.waited - waited}
+    spent = {**watch.seconds, "data": loop.loader.waited - data_seconds}
     return {"total": total, "rest": total - sum(spent.values()), **spent}
 
 
@@ -141,9 +134,9 @@ def compare(name: str, data: str, repeats: int, console: Console) -> list[str]:
     options = recipe(name)
     hierarchy = replace(options["hierarchy"], start_epoch=1)
     arms = {
-        "baseline": made(name, images, None, repeats + WARM_UP),
-        "HIRL, bank": made(name, images, replace(hierarchy, features="bank"), repeats + WARM_UP),
-        "HIRL, full pass": made(name, images, replace(hierarchy, features="pass"), repeats + WARM_UP),
+        "baseline": make_arm(name, images, None, repeats + WARM_UP),
+        "HIRL, bank": make_arm(name, images, replace(hierarchy, features="bank"), repeats + WARM_UP),
+        "HIRL, full pass": make_arm(name, images, replace(hierarchy, features="pass"), repeats + WARM_UP),
     }
     taken: dict[str, list[dict[str, float]]] = defaultdict(list)
     for count in range(repeats + WARM_UP):
@@ -153,7 +146,7 @@ def compare(name: str, data: str, repeats: int, console: Console) -> list[str]:
                 taken[arm].append(spent)
     best = {arm: min(epochs, key=lambda spent: spent["total"]) for arm, epochs in taken.items()}
     method = type(options["method"]).__name__
-    title = f"{method}, {len(images):,} images, levels {hierarchy.levels_for(len(images))}: seconds of an epoch"
+    title = f"{method}, {len(images):,} images, levels {hierarchy.levels_for(len(images))}: seconds per epoch"
     table = Table("arm", "epoch", *STAGES, title=title, title_justify="left")
     for arm, spent in best.items():
         table.add_row(arm, *(f"{spent.get(stage, 0.0):.2f}" for stage in ("total", *STAGES)))
@@ -169,8 +162,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     small = [name for name in recipe_names() if name.startswith("small/")]
     parser.add_argument("recipes", nargs="*", default=small, metavar="recipe", help=f"of {', '.join(small)}")
-    parser.add_argument("--data", default="shapes", help="images to train on; the built-in pictures when left out")
-    parser.add_argument("--repeats", type=int, default=5, help="epochs of each arm that count")
+    parser.add_argument("--data", default="shapes", help="images to train on; by default the built-in pictures")
+    parser.add_argument("--repeats", type=int, default=5, help="number of epochs per arm that count")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     console = Console(width=120)

@@ -1,4 +1,4 @@
-"""K-means against faiss, cold and warm, and how its time and memory grow."""
+"""K-means against faiss, cold and warm, and the growth of its time and memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ N, D, M, ITERATIONS, NOISE = 100_000, 128, 3000, 20, 0.02
 
 
 def features(N: int, D: int) -> Tensor:
-    """Rows around 2,000 directions, overlapping as an encoder's do."""
+    """Draw rows around 2,000 directions, overlapping like an encoder's features."""
     generator = torch.Generator().manual_seed(0)
     middle = torch.randn(2000, D, generator=generator)
     rows = middle[torch.randint(2000, (N,), generator=generator)] + 1.5 * torch.randn(N, D, generator=generator)
@@ -28,7 +28,7 @@ def features(N: int, D: int) -> Tensor:
 
 
 def mean_distance(rows: Tensor, prototypes: Tensor) -> float:
-    """The mean squared distance of unit rows to the nearest prototype."""
+    """Return the mean squared distance of unit rows to the nearest prototype."""
     best = torch.cat([(some @ prototypes.T).amax(1) for some in rows.split(1000)])
     return float((2 - 2 * best).mean())
 
@@ -44,7 +44,7 @@ def against_faiss() -> None:
         kmeans.train(rows.numpy())
         found["faiss"] = torch.from_numpy(np.array(kmeans.centroids))
 
-    # tolerance 0: all the iterations, as faiss makes them
+    # tolerance 0: all iterations, like faiss
     first = hierarchical_kmeans(rows, (M,), iterations=ITERATIONS, tolerance=0)
 
     def run(name: str, of: Tensor, **options: Any) -> Callable[[], None]:
@@ -61,7 +61,7 @@ def against_faiss() -> None:
         cold_moved: seconds(run(cold_moved, moved), repeats=2),
         warm: seconds(run(warm, moved, init=first), repeats=3),
     }
-    title = f"K-means of N={N:,}, D={D}, M={M}, spherical; moved rows: {NOISE:.0%} noise a value, unit length again"
+    title = f"K-means of N={N:,}, D={D}, M={M}, spherical; moved rows: {NOISE:.0%} noise per value, unit length again"
     table = Table(title=title, title_justify="left")
     for heading in ("run", "seconds", "faiss / this", "mean distance"):
         table.add_column(heading, justify="right")
@@ -78,7 +78,7 @@ def prepared(N: int, M: int, D: int) -> Callable[[], object]:
 
 def growth() -> None:
     table = Table(title="growth, 3 iterations: each of N, M and D doubled", title_justify="left")
-    for heading in ("N", "M", "D", "seconds", "beside the first", "peak MiB beyond the features"):
+    for heading in ("N", "M", "D", "seconds", "relative to the first", "peak MiB beyond the features"):
         table.add_column(heading, justify="right")
     base = (50_000, 1000, 64)
     sizes = [base, (100_000, 1000, 64), (200_000, 1000, 64), (50_000, 2000, 64), (50_000, 4000, 64)]

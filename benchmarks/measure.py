@@ -1,4 +1,4 @@
-"""How the benchmarks take time and memory."""
+"""Time and memory of a piece of work, as the benchmarks measure them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ THREADS = 2
 
 
 def seconds(work: Callable[[], Any], *, repeats: int) -> float:
-    """The least of several repeats after one to warm up: what the work takes when nothing else disturbs it.
+    """Return the minimum of several repeats after a warm-up: the time the work takes when nothing disturbs it.
 
-    Short work is repeated for a second, for its least time is soon missed.
+    Short work is repeated for a second, since a few repeats may all be disturbed.
     """
     torch.set_num_threads(THREADS)
     work()
@@ -29,7 +29,7 @@ def seconds(work: Callable[[], Any], *, repeats: int) -> float:
 
 
 def peak_mebibytes(prepare: Callable[..., Callable[[], Any]], *arguments: Any) -> float:
-    """How far one run of `prepare(*arguments)()` raises the peak memory of a process of its own."""
+    """Return by how much one run of `prepare(*arguments)()` raises the peak memory of a process of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_rise, (prepare, arguments))
 
@@ -37,7 +37,7 @@ def peak_mebibytes(prepare: Callable[..., Callable[[], Any]], *arguments: Any) -
 def _rise(prepare: Callable[..., Callable[[], Any]], arguments: tuple[Any, ...]) -> float:
     torch.set_num_threads(THREADS)
     work = prepare(*arguments)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
+    Path("/proc/self/clear_refs").write_text("5")  # reset the peak
     before = _status("VmRSS")
     work()
     return (_status("VmHWM") - before) / 1024

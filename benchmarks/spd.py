@@ -15,11 +15,11 @@ from hirl import PrototypeTree, spd_loss
 
 LEVELS = (30000, 10000, 1000)
 B = 32
-CASES = {(128, 1000): 25, (256, 100): 5, (2048, 1000): 80}  # (D, negatives): the least ratio we promise
+CASES = {(128, 1000): 25, (256, 100): 5, (2048, 1000): 80}  # (D, negatives): the smallest ratio to expect
 
 
 def direct_loss(z: Tensor, tree: PrototypeTree, leaves: Tensor, negatives: int) -> Tensor:
-    """Eq. 2 and 3 as they stand: (B, negatives, L, D) prototypes are gathered, normalised and multiplied."""
+    """Compute Eq. 2 and 3 literally: gather, normalise and multiply (B, negatives, L, D) prototypes."""
     drawn = torch.randint(tree.levels[0] - 1, (len(z), negatives))
     drawn += drawn >= leaves[:, None]  # (B, K), never the own leaf
     z = F.normalize(z, dim=-1)
@@ -42,7 +42,7 @@ def prepared(form: str, D: int, negatives: int) -> Callable[[], None]:
     )
     z = torch.randn(B, len(LEVELS), D, generator=generator, requires_grad=True)
     leaves = torch.randint(LEVELS[0], (B,), generator=generator)
-    _ = tree.paths  # made once a tree, not once a step
+    _ = tree.paths  # computed once per tree, not once per step
 
     def step() -> None:
         z.grad = None
@@ -56,13 +56,13 @@ def prepared(form: str, D: int, negatives: int) -> Callable[[], None]:
 
 def main() -> None:
     table = Table(title=f"SPD forward + backward, B={B}, levels {LEVELS}", title_justify="left")
-    for heading in ("D", "negatives", "form", "ms", "direct / this", "promised", "peak MiB"):
+    for heading in ("D", "negatives", "form", "ms", "direct / this", "expected", "peak MiB"):
         table.add_column(heading, justify="right")
-    for (D, negatives), promised in CASES.items():
+    for (D, negatives), expected in CASES.items():
         times = {form: seconds(prepared(form, D, negatives), repeats=10) for form in ("batch", "image", "direct")}
         for form, taken in times.items():
             memory = peak_mebibytes(prepared, form, D, negatives)
-            ratio, aim = f"{times['direct'] / taken:.1f}×", f"{promised}×" if form == "batch" else ""
+            ratio, aim = f"{times['direct'] / taken:.1f}×", f"{expected}×" if form == "batch" else ""
             table.add_row(str(D), str(negatives), form, f"{taken * 1e3:.2f}", ratio, aim, f"{memory:.0f}")
         table.add_section()
     Console().print(table)

@@ -44,7 +44,7 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from benchmarks.epoch import made
+from benchmarks.epoch import make_arm
 from benchmarks.views import WORKERS, Pictures, Transform
 from hirl.backbones import make_backbone, patch_size, width
 from hirl.data.sources import ImageSet, open_images
@@ -215,7 +215,7 @@ def compare(name: str, images: ImageSet, pictures: list[Image.Image], repeats: i
         num_workers=WORKERS,
         persistent_workers=True,
     )
-    loop, _ = made(name, images, None, repeats + 1)
+    loop, _ = make_arm(name, images, None, repeats + 1)
     times: list[tuple[float, float]] = []
     for _ in range(repeats + 1):
         start = perf_counter()

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new one, never a part of either."""
+"""Atomic writes: a reader sees the old content of a file or the new one, never a part of either."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives a file beside `path` to write to; on success it takes `path`'s place, on failure it goes."""
+    """Yield a temporary file beside `path` to write to. On success it replaces `path`, on failure it is deleted."""
     target = Path(path)
     check_writable(target)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
@@ -20,7 +20,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield aside
         _to_disk(aside)
-        aside.chmod(0o666 & ~_umask())  # mkstemp makes files only their owner can read
+        aside.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
         aside.replace(target)
         _to_disk(target.parent)
     finally:
@@ -28,13 +28,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_writable(path: Path) -> None:
-    """A ValueError if `path` can be no file: to be asked before the work whose result goes there."""
+    """Raise a ValueError if `path` cannot be written. Call it before the work whose result goes there."""
     if path.is_dir():
-        raise ValueError(f"cannot write to {str(path)!r}: it is a folder; name a file")
+        raise ValueError(f"cannot write to {str(path)!r}: it is a folder, not a file")
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} does not exist")
     if not os.access(path.parent, os.W_OK):
-        raise ValueError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} is not yours to write to")
+        raise ValueError(f"cannot write {str(path)!r}: you may not write to the folder {str(path.parent)!r}")
 
 
 def _to_disk(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Seeds of random streams: one number from several, so that randomness is a function of (seed, epoch, step, ...)."""
+"""Seeds of random generators as a function of several numbers, such as (seed, epoch, step)."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import numpy as np
 
 
 def mix_seed(*numbers: int) -> int:
-    """One generator seed from several numbers."""
+    """Combine several numbers into one seed for a generator."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> 1)

@@ -1,4 +1,4 @@
-"""The demo: a hierarchy over scikit-learn's handwritten digits, printed with how well it matches the digits."""
+"""The demo: a tree over scikit-learn's handwritten digits, printed with how well it matches the digits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SHOWN_CHILDREN = 4
 
 
 def digits_demo(*, seed: int = 0) -> PrototypeTree:
-    """Builds and prints the tree. The features are the pixels themselves: nothing is learnt here."""
+    """Build and print the tree. The features are the pixels themselves: nothing is learnt."""
     from sklearn.datasets import load_digits
     from sklearn.metrics import normalized_mutual_info_score
 
     digits = load_digits()
     features = torch.from_numpy(digits.data).float()
     labels = torch.from_numpy(digits.target)
-    print(f"{len(features):,} handwritten digits of 8 × 8 pixels, in a tree of {LEVELS} nodes\n")
+    print(f"{len(features):,} handwritten digits of 8 × 8 pixels, in a tree with levels of {LEVELS} nodes\n")
     builder = HierarchicalKMeans(restarts=RESTARTS)
     with tree_progress(len(features), LEVELS, builder.max_steps) as progress:
         tree = builder(features, LEVELS, seed=seed, progress=progress)
@@ -38,9 +38,9 @@ def digits_demo(*, seed: int = 0) -> PrototypeTree:
         NMI=[f"{normalized_mutual_info_score(labels, of):.3f}" for of in nodes],
     )
     print(
-        "purity: share of images that show their node's most frequent digit (one node for all would have "
-        f"{_purity(torch.zeros_like(labels), labels):.1%});\n"
-        "NMI: normalised mutual information with the digits, 1 where a level and the digits tell the same."
+        "purity: share of images that show the most frequent digit of their node (a single node would have "
+        f"{_purity(torch.zeros_like(labels), labels):.1%})\n"
+        "NMI: normalised mutual information with the digits; 1 if each determines the other"
     )
     return tree
 
@@ -52,7 +52,7 @@ def _purity(nodes: Tensor, labels: Tensor) -> float:
 
 
 def _drawn(tree: PrototypeTree, labels: Tensor) -> Tree:
-    """The tree from its roots down, largest nodes first, each with its images and the digits most of them show."""
+    """Draw the tree from its roots down, largest nodes first, each with its images and their most frequent digits."""
     top = len(tree.levels) - 1
     drawn = Tree("[bold]all digits")
     for node in tree.sizes(top).argsort(descending=True).tolist():

@@ -11,10 +11,10 @@ from hirl.hierarchy.tree import PrototypeTree
 
 
 def level_table(tree: PrototypeTree, **columns: Sequence[str]) -> None:
-    """Prints a row a level, fine to coarse: nodes, images a node, and further columns of the caller's."""
+    """Print one row per level, fine to coarse: nodes, images per node, children per node, and further columns."""
     table = Table(title=f"{len(tree.leaves):,} images, {len(tree.levels)} levels", title_justify="left")
     table.add_column("level", justify="right")
-    for heading in ("nodes", "fewest images", "median", "most", "children a node", *columns):
+    for heading in ("nodes", "fewest images", "median", "most", "children per node", *columns):
         table.add_column(heading.replace("_", " "), justify="right")
     for level, nodes in enumerate(tree.levels):
         sizes = tree.sizes(level)

@@ -1,1 +1,1 @@
-"""What the terminal shows: progress and tables. Below the rooms that call it: Python calls show progress, too."""
+"""Output on the terminal: progress bars and tables. Commands use it, and so do functions called from Python."""

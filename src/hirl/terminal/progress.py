@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeAlias
 
@@ -17,12 +17,12 @@ Progress: TypeAlias = Callable[[str, int, int], None]
 
 
 def no_progress(_task: str, _done: int, _total: int) -> None:
-    """Shows nothing."""
+    """Show nothing."""
 
 
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
-    """A bar for each thing that is done, with its rate and the time remaining; off a terminal a line at its end."""
+    """Show a bar per task with its rate and the time remaining; off a terminal, print a line when a task is done."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -32,20 +32,18 @@ def progress_bars() -> Iterator[Progress]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    began: dict[str, float] = {}
+    started: dict[str, float] = {}
     with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
-        tasks: dict[str, TaskID] = {}
+        bar_of: dict[str, TaskID] = {}
 
-        def progress(what: str, done: int, total: int) -> None:
-            if what not in tasks or done < bars.tasks[tasks[what]].completed:  # the same thing may be done again
-                tasks[what] = bars.add_task(escape(what), total=total, rate="")
-                began[what] = time.monotonic()
-            bars.update(tasks[what], completed=done, total=total)
-            speed = bars.tasks[tasks[what]].speed
-            bars.update(tasks[what], rate=f"{speed:,.0f} a second" if speed else "")
+        def progress(task: str, done: int, total: int) -> None:
+            if task not in bar_of or done < bars.tasks[bar_of[task]].completed:  # a task may be done again
+                bar_of[task] = bars.add_task(escape(task), total=total, rate="")
+                started[task] = time.monotonic()
+            _update(bars, bar_of[task], done, total)
             if done == total and not console.is_terminal:
-                seconds = time.monotonic() - began[what]
-                console.print(f"{what}: {total:,} in {seconds:.0f} s", markup=False, highlight=False, soft_wrap=True)
+                seconds = time.monotonic() - started[task]
+                console.print(f"{task}: {total:,} in {seconds:.0f} s", markup=False, highlight=False, soft_wrap=True)
 
         yield progress
 
@@ -67,14 +65,21 @@ def tree_progress(N: int, levels: Sequence[int], steps: int | None) -> Iterator[
 
         def progress(level: int, step: int, done: int) -> None:
             if level not in tasks:
-                for earlier in tasks.values():  # a level may end before its last iteration
-                    bars.update(earlier, total=bars.tasks[earlier].completed)
+                _complete(bars, tasks)  # a level may end before its last step
                 total = None if steps is None else steps * rows[level]
                 tasks[level] = bars.add_task(f"level {level}: {levels[level]:,} nodes", total=total, rate="")
-            bars.update(tasks[level], completed=step * rows[level] + done)
-            speed = bars.tasks[tasks[level]].speed
-            bars.update(tasks[level], rate=f"{speed:,.0f} a second" if speed else "")
+            _update(bars, tasks[level], step * rows[level] + done, bars.tasks[tasks[level]].total)
 
         yield progress
-        for task in tasks.values():
-            bars.update(task, total=bars.tasks[task].completed)
+        _complete(bars, tasks)
+
+
+def _update(bars: Bars, task: TaskID, done: int, total: float | None) -> None:
+    bars.update(task, completed=done, total=total)
+    speed = bars.tasks[task].speed
+    bars.update(task, rate=f"{speed:,.0f} per second" if speed else "")
+
+
+def _complete(bars: Bars, tasks: Mapping[int, TaskID]) -> None:
+    for task in tasks.values():
+        bars.update(task, total=bars.tasks[task].completed)

@@ -1,4 +1,4 @@
-"""Tables of plain cells, as text for the terminal and as Markdown and CSV for files."""
+"""Tables of text cells: printed on the terminal, and written as Markdown and CSV."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.table import Table
 
 from hirl.files import atomic_write
 
-Cells = list[list[str]]  # the heading first
+Cells = list[list[str]]  # rows, the heading first
 
 
 def write_tables(folder: Path, tables: Mapping[str, Cells]) -> None:
-    """tables.md with all of them, and a CSV file of each."""
+    """Write all tables to tables.md, and each to a CSV file of its own."""
     with atomic_write(folder / "tables.md") as aside:
         aside.write_text("\n".join(f"## {name}\n\n{markdown(cells)}" for name, cells in tables.items()), "utf-8")
     for name, cells in tables.items():
@@ -28,12 +28,14 @@ def write_tables(folder: Path, tables: Mapping[str, Cells]) -> None:
 
 
 def markdown(cells: Cells) -> str:
+    """Format a table as Markdown."""
     heading, *rows = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     lines = [heading, ["---"] * len(heading), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def print_tables(tables: Mapping[str, Cells]) -> None:
+    """Print each table under its name."""
     console = Console()
     for name, (heading, *rows) in tables.items():
         table = Table(*map(escape, heading), title=escape(name), title_justify="left")
