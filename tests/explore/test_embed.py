@@ -69,11 +69,11 @@ def test_files_hold_the_arrays(
     assert main([*words, "--overwrite"]) == 0
 
 
-def test_without_pyarrow_it_asks_for_it(
+def test_without_pyarrow_one_sentence_says_what_to_install(
     runs: dict[str, Run], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r"asks for the library pyarrow, which is not installed"):
+    with pytest.raises(ValueError, match=r"needs the library pyarrow, which is not installed"):
         embed(runs["hirl"], photos, out=tmp_path / "z.parquet", quiet=True)
 
 
@@ -82,7 +82,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no output": (["{run}"], "the option --out is missing"),
     "a file of no kind": (["{run}", "--out", "z.txt"], "one of .npz, .parquet"),
     "a folder that is not there": (["{run}", "--out", "no/z.npz"], "does not exist"),
-    "a plain encoder": (["resnet10t", "--out", "z.npz"], "is no run"),
+    "a plain encoder": (["resnet10t", "--out", "z.npz"], "is not a run folder"),
     "a run from nowhere": (["runs/nowhere", "--out", "z.npz"], "no run folder and no file"),
     "missing images": (["{run}", "--data", "nowhere/", "--out", "z.npz"], "neither a path nor the name"),
     "a split that is not there": (["{run}", "--split", "holiday", "--out", "z.npz"], "has no split 'holiday'"),

@@ -15,6 +15,11 @@ from hirl.files import atomic_write
 Cells = list[list[str]]  # the heading first
 
 
+def per_cent(value: float, *, digits: int = 2, sign: bool = False, unit: bool = True) -> str:
+    """A fraction in per cent: 0.256 → 25.60%."""
+    return f"{100 * value:{'+' if sign else ''}.{digits}f}{'%' if unit else ''}"
+
+
 def write_tables(folder: Path, tables: Mapping[str, Cells]) -> None:
     """tables.md with all of them, and a CSV file of each."""
     with atomic_write(folder / "tables.md") as aside:

@@ -22,9 +22,9 @@ from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
-from hirl.runs.encoder_file import start_from
 from hirl.runs.folder import Run, folder_name
 from hirl.seeds import mix_seed
+from hirl.train.initial_weights import start_from
 from hirl.train.loop import HEADS, NETWORKS, Loop, NotFinite, Stopped
 from hirl.train.messages import failure_message, plan_summary
 from hirl.train.online_knn import OnlineKnn
