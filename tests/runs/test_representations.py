@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,17 @@ def test_a_method_of_the_users_is_never_imported_from_a_file(runs: dict[str, Run
         load_trained(run, method="os.path.join")
     with pytest.raises(ValueError, match=r"there is no method 'no\.such\.Method'"):
         load_trained(run, method="no.such.Method")
+
+
+def test_the_plan_in_the_checkpoint_is_that_of_the_run(runs: dict[str, Run]) -> None:
+    for run in runs.values():
+        state = load_checkpoint(run.checkpoint_file)
+        plan = {"epochs": 9, "steps_per_epoch": 7, "batch_size": 48, "image_size": 16, "channels": 3}
+        save_checkpoint(run.checkpoint_file, state | {"plan": plan})
+        assert asdict(load_trained(run).method.plan) == plan
+        state.pop("plan", None)  # as in earlier versions
+        save_checkpoint(run.checkpoint_file, state)
+        assert load_trained(run).method.plan.steps_per_epoch == 3
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(runs: dict[str, Run]) -> None:
