@@ -32,6 +32,16 @@ def test_tasks_and_their_options(
     assert stored["knn"]["seed"] == 2
 
 
+def test_the_tree_is_built_by_the_builder_that_is_named(runs: dict[str, Run]) -> None:
+    folder = runs["base"].folder
+    line = ["evaluate", str(folder), "tree", "--tree.levels", "24", "6", "--tree.builder.restarts", "2"]
+    assert main([*line, "--device", "cpu"]) == 0
+    (file,) = (folder / "results").iterdir()
+    builder = json.loads(file.read_text())["protocol"]["arguments"]["builder"]
+    assert builder["class_path"] == "hirl.hierarchy.builder.HierarchicalKMeans"
+    assert builder["init_args"]["restarts"] == 2
+
+
 def test_an_encoder_by_name(picture_files: Path, tmp_path: Path) -> None:
     words = ["evaluate", "resnet10t", "knn", "--data", str(picture_files), "--knn.ks", "5", "--device", "cpu"]
     args = ["--backbone_args", '{"channels": [8, 8, 16, 16]}']

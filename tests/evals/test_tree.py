@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import combinations
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hirl import PrototypeTree
 from hirl.data.sources.arrays import ArrayImages
 from hirl.evals.base import Subject
 from hirl.evals.tree import FLAT, TREE, WARD, TreeAgreement
+from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
 from hirl.metrics.clustering import mutual_information
 
@@ -136,7 +138,7 @@ def by(rows: list[Any], **wanted: Any) -> list[Any]:
 
 def test_a_tree_of_separate_features_agrees_with_their_labels(coloured_subject: Callable[..., Subject]) -> None:
     subject = grown_subject(coloured_subject)
-    result = TreeAgreement(levels=(12, 6, 2), restarts=5).run(subject)
+    result = TreeAgreement(levels=(12, 6, 2), builder=HierarchicalKMeans(restarts=5)).run(subject)
     for level, name in enumerate(("12 classes", "6 classes", "2 classes")):
         assert result.headline[f"AMI, {name}"] == 1
         assert result.headline[f"dendrogram purity, {name}"] == 1
@@ -149,7 +151,7 @@ def test_a_tree_of_separate_features_agrees_with_their_labels(coloured_subject: 
     assert {row["from"] for row in result.rows if "from" in row} == {"pooled features"}
     assert all(row["precision at 10"] == 1 and row["chance"] < 0.6 for row in result.rows if "from" in row)
     assert not by([row for row in result.rows if "dendrogram purity" in row], tree=FLAT)
-    assert TreeAgreement(levels=(12, 6, 2), restarts=5).run(subject) == result
+    assert TreeAgreement(levels=(12, 6, 2), builder=HierarchicalKMeans(restarts=5)).run(subject) == result
 
 
 def test_shuffled_labels_are_at_chance(coloured_subject: Callable[..., Subject]) -> None:
@@ -193,6 +195,25 @@ def test_a_runs_own_tree_and_representations_are_used(coloured_subject: Callable
     assert rebuilt.chosen["levels"] == [24, 3]
     with pytest.raises(ValueError, match="levels are those of the run's own tree"):
         TreeAgreement(levels=(24, 3)).run(subject)
+
+
+class FirstRows(TreeBuilder):
+    """Prototypes are the first rows, whatever the features."""
+
+    def __call__(self, features: Any, levels: Sequence[int], **_: Any) -> PrototypeTree:
+        rows = F.normalize(torch.as_tensor(features)[: levels[0]].float(), dim=1)
+        parents = tuple(torch.arange(size) % above for size, above in pairwise(levels))
+        empty = PrototypeTree(tuple(rows[:size] for size in levels), parents, torch.zeros(1, dtype=torch.int64))
+        return replace(empty, leaves=empty.assign(features))
+
+
+def test_another_builder_makes_the_tree_and_not_the_references(coloured_subject: Callable[..., Subject]) -> None:
+    subject = grown_subject(coloured_subject)
+    usual = TreeAgreement(levels=(12, 6, 2)).run(subject)
+    other = TreeAgreement(levels=(12, 6, 2), builder=FirstRows()).run(subject)
+    assert by(other.rows, tree=TREE) != by(usual.rows, tree=TREE)
+    assert other.headline["AMI, 12 classes"] < 1
+    assert by(other.rows, tree=FLAT, level=0, labels="2 classes")[0]["purity"] == 1
 
 
 def test_the_references_share_one_sample(coloured_subject: Callable[..., Subject]) -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
 from hirl.evals.labels import labels_of_part, level_names
-from hirl.hierarchy.builder import hierarchical_kmeans
+from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.metrics.clustering import clustering_accuracy, mutual_information
 from hirl.terminal.figures import Figure, share
 
@@ -38,21 +38,15 @@ class Clustering(Evaluation):
         images: ImageSet = subject.parts[self.part]
         labels = labels_of_part(images)
         features = subject.features(self.part)
+        build = HierarchicalKMeans(restarts=self.restarts, iterations=self.iterations, spherical=self.spherical)
         rows: list[Row] = []
         headline: dict[str, Figure] = {}
         for level, name in enumerate(level_names(images)):
             classes = len(images.label_names[level])
             subject.progress("clustering", level, labels.shape[1])
-            tree = hierarchical_kmeans(
-                features,
-                (classes,),
-                seed=subject.seed,
-                iterations=self.iterations,
-                restarts=self.restarts,
-                spherical=self.spherical,
-            )
+            clusters = build(features, (classes,), seed=subject.seed).leaves
             truth = labels[:, level]
-            found = {"accuracy": clustering_accuracy(tree.leaves, truth)} | mutual_information(tree.leaves, truth)
+            found = {"accuracy": clustering_accuracy(clusters, truth)} | mutual_information(clusters, truth)
             figures = {figure: share(value) for figure, value in found.items()}
             rows.append({"labels": name, "clusters": classes} | figures)
             headline |= {f"{figure}, {name}": value for figure, value in figures.items()}

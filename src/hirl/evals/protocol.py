@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hirl.config import class_path, to_plain
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Result, Subject
 from hirl.evals.extractor import Extractor
@@ -23,8 +24,8 @@ def protocol_of(task: Evaluation, subject: Subject, extractor: Extractor) -> dic
     encoder = extractor.encoder
     found: dict[str, Any] = {
         "task": task.name,
-        "class": f"{type(task).__module__}.{type(task).__qualname__}",
-        "arguments": task.arguments,
+        "class": class_path(type(task)),
+        "arguments": to_plain(task.arguments),
         "seed": subject.seed,
         "encoder": {"sha256": encoder.sha256, "method": subject.method},
         "images": {"size": subject.image_size} | asdict(subject.normalisation),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
 from hirl.evals.labels import labels_of, level_names
-from hirl.hierarchy.builder import hierarchical_kmeans
+from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.levels import suggest_levels
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
@@ -37,8 +36,7 @@ class TreeAgreement(Evaluation):
         rebuild: Build the tree here even for a run that has one.
         sample: Most test images that the references are built from and that neighbours are retrieved for.
         neighbours: Training images to retrieve per test image.
-        iterations: Most iterations of K-means per level.
-        restarts: Starts of K-means; the best is taken.
+        builder: Builds the tree; if it is K-means, the flat K-means of the reference has the same settings.
     """
 
     name: ClassVar[str] = "tree"
@@ -46,8 +44,7 @@ class TreeAgreement(Evaluation):
     rebuild: bool = False
     sample: int = 5000
     neighbours: int = 10
-    iterations: int = 20
-    restarts: int = 1
+    builder: TreeBuilder = HierarchicalKMeans()  # noqa: RUF009 (frozen)
 
     @property
     def needs(self) -> Needs:
@@ -101,21 +98,19 @@ class TreeAgreement(Evaluation):
             return subject.tree, "the run's own"
         features = _finest(subject, "train")
         levels = suggest_levels(len(features)) if self.levels is None else self.levels
-        steps = self.restarts * (self.iterations + 1)
-        built = hierarchical_kmeans(
-            features,
-            levels,
-            seed=subject.seed,
-            iterations=self.iterations,
-            restarts=self.restarts,
-            progress=lambda level, step, _: subject.progress(f"tree, level {level}", min(step + 1, steps), steps),
-        )
+        steps = self.builder.max_steps
+
+        def progress(level: int, step: int, _rows: int) -> None:
+            if steps is not None:
+                subject.progress(f"{self.name}, level {level}", min(step + 1, steps), steps)
+
+        built = self.builder(features, levels, seed=subject.seed, progress=progress)
         return built, f"built over {len(features):,} training images"
 
     def _flat(self, features: Tensor, sizes: list[int], seed: int) -> Tensor:
         """(n, L): the clusters of one K-means per level, which need not be nested."""
-        flat = partial(hierarchical_kmeans, features, seed=seed, iterations=self.iterations, restarts=self.restarts)
-        return torch.stack([flat((size,)).leaves for size in sizes], dim=1)
+        build = self.builder if isinstance(self.builder, HierarchicalKMeans) else HierarchicalKMeans()
+        return torch.stack([build(features, (size,), seed=seed).leaves for size in sizes], dim=1)
 
     def _retrieval(
         self, subject: Subject, train_labels: Tensor, labels: Tensor, some: Tensor, names: list[str]

@@ -95,7 +95,7 @@ class Run:
         A run that was refused or stopped before its first checkpoint has nothing to lose: it starts again.
         """
         if self.exists and self.checkpoint_file.is_file():
-            changed = differences(self.config, upgrade(config))
+            changed = differences(self.config, config)
             if changed:
                 raise ValueError(
                     f"{str(self.folder)!r} holds a run of another configuration ({'; '.join(changed)}): "
