@@ -63,8 +63,8 @@ def test_the_images_depend_on_labels_share_and_seed_alone(labels: Tensor) -> Non
 
 
 def test_any_image_may_be_taken(labels: Tensor) -> None:
-    seen = torch.cat([class_balanced(labels, 0.1, seed=seed, names=NAMES) for seed in range(100)])
-    assert len(seen.unique()) == 200
+    drawn = torch.cat([class_balanced(labels, 0.1, seed=seed, names=NAMES) for seed in range(100)])
+    assert len(drawn.unique()) == 200
 
 
 def test_classes_that_are_too_small_are_named() -> None:
@@ -132,7 +132,7 @@ def test_other_shares_take_the_nearest_settings(share: float, official: float) -
     assert nearest_share(share) == official
 
 
-# --- the whole ---
+# --- the evaluation ---
 
 
 def test_it_learns_from_each_share_the_same_in_every_run(coloured_subject: Make) -> None:

@@ -98,7 +98,7 @@ def test_pairs_of_pairs_beyond_a_float_stay_exact() -> None:
     huge = 10**12
     assert rank_correlation([[huge, 0], [0, huge + 1]]) == 1
     assert rank_correlation([[0, huge], [huge, 0]]) == -1
-    assert rank_correlation([[huge, huge]]) == 0  # a tree of one node tells nothing
+    assert rank_correlation([[huge, huge]]) == 0  # a tree of one node carries no information
 
 
 def test_nested_or_not() -> None:

@@ -50,8 +50,8 @@ def test_files_hold_the_arrays(
     kind: str, runs: dict[str, Run], photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / f"z.{kind}"
-    words = ["embed", str(runs["hirl"].folder), "--data", str(photos), "--device", "cpu", "--out", str(out)]
-    assert main(words) == 0
+    line = ["embed", str(runs["hirl"].folder), "--data", str(photos), "--device", "cpu", "--out", str(out)]
+    assert main(line) == 0
     assert "z2 (9, 16)" in capsys.readouterr().out
     expected = embed(runs["hirl"], photos, device="cpu", quiet=True)
     if kind == "npz":
@@ -64,9 +64,9 @@ def test_files_hold_the_arrays(
         for name in ("z1", "path"):
             assert np.array_equal(np.array(table[name].to_pylist(), dtype=expected[name].dtype), expected[name])
         assert table["label_0"].to_pylist()[0] == "persian"
-    assert main(words) == 2
+    assert main(line) == 2
     assert "exists already" in capsys.readouterr().err
-    assert main([*words, "--overwrite"]) == 0
+    assert main([*line, "--overwrite"]) == 0
 
 
 def test_without_pyarrow_one_sentence_says_what_to_install(
@@ -97,10 +97,10 @@ def test_a_mistake_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words, expected = MISTAKES[mistake]
+    arguments, expected = MISTAKES[mistake]
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert main(["embed", *(word.format(run=runs["hirl"].folder) for word in words)]) == 2
+    assert main(["embed", *(text.format(run=runs["hirl"].folder) for text in arguments)]) == 2
     sentence = capsys.readouterr().err.strip().splitlines()
     assert len(sentence) == 1, sentence
     assert sentence[0].startswith("hirl: ")

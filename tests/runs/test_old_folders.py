@@ -37,7 +37,7 @@ def test_show_lists_figures_and_results(old: Path, capsys: pytest.CaptureFixture
     assert "MoCoV2, HIRL, finished, epoch 2 of 2" in shown
     assert "knn.json" in shown
     assert "48 classes" in shown
-    assert "%" in shown.split("knn.json")[1].splitlines()[0]  # a share, though the file does not say so
+    assert "%" in shown.split("knn.json")[1].splitlines()[0]  # a share, though the file does not name its kind
     assert main(["show", "unfinished"]) == 0
     assert "DINO, HIRL, unfinished" in capsys.readouterr().out
     assert main(["runs", str(old)]) == 0

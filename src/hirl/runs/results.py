@@ -46,7 +46,7 @@ def write_result(folder: Path, protocol: dict[str, Any], result: dict[str, Any])
 def find_result(folder: Path, protocol: dict[str, Any]) -> dict[str, Any] | None:
     """What `write_result` wrote for exactly this protocol; None if there is nothing, or the file is damaged.
 
-    Files of the first format do not say which pixels they are of, so that they never match.
+    Files of the first format do not identify their images by content, so they never match.
     """
     found = _read(result_file(folder, protocol))
     matches = found is not None and found.get("format") == FORMAT and found.get("protocol") == _plain(protocol)
