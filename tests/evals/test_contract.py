@@ -76,7 +76,7 @@ def test_an_evaluation_may_bring_data_and_figures_of_its_own(
     first = hirl.evaluate(backbone, Boxes(), device="cpu", **options)["boxes"]
     shown = capsys.readouterr().out
     assert shown.splitlines()[3].split() == ["6", stride, "100.0"]
-    assert "boxes: AP 100.0, boxes 6" in shown
+    assert "boxes: AP 100.0; boxes 6" in shown
     assert hirl.evaluate(backbone, Boxes(), device="cpu", reuse=True, **options)["boxes"] == first
     assert "stored earlier" in capsys.readouterr().out
     assert len(list(tmp_path.iterdir())) == 1

@@ -59,4 +59,4 @@ def test_figures_are_shown_by_their_kind_whatever_their_name(
     print_result("task", coloured_subject(), Result(headline={"purity": score(0.25), "x": share(0.5)}, rows=rows))
     shown = capsys.readouterr().out
     assert shown.splitlines()[3].split() == ["0.250", "50.00%", "12.5", "1,200"]
-    assert "task: purity 0.250, x 50.00%" in shown
+    assert "task: purity 0.250; x 50.00%" in shown

@@ -63,7 +63,7 @@ def _results_table(results: dict[Path, dict[str, Any]]) -> Table:
     for file, result in results.items():
         tested = (result["protocol"].get("data") or {}).get("test") or {}
         figures = with_kinds(result["headline"], result["kinds"]["headline"])
-        shown = ", ".join(f"{name} {format_figure(value)}" for name, value in figures.items())
+        shown = "\n".join(f"{name} {format_figure(value)}" for name, value in figures.items())
         table.add_row(escape(file.name), escape(str(tested.get("name", ""))), escape(shown))
     return table
 

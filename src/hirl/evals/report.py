@@ -27,7 +27,7 @@ def print_result(task: str, subject: Subject, result: Result) -> None:
 
 
 def print_headline(task: str, result: Result, *, note: str = "") -> None:
-    figures = ", ".join(f"{name} {format_figure(value)}" for name, value in result.headline.items())
+    figures = "; ".join(f"{name} {format_figure(value)}" for name, value in result.headline.items())
     _print(f"{task}: {figures}" + (f" ({note})" if note else ""))
 
 
