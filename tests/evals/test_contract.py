@@ -26,8 +26,9 @@ VIT = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads"
 class BoxedImages(ImageSet):
     """Blank images, each with one box: what a data set for detection looks like."""
 
-    def __init__(self, boxes: Tensor) -> None:
+    def __init__(self, boxes: Tensor, fingerprint: str | None) -> None:
         super().__init__(name="boxes", channels=3)
+        self.fingerprint = fingerprint
         self.boxes = boxes  # (N, 4) x, y, width, height
 
     def __len__(self) -> int:
@@ -46,6 +47,7 @@ class Boxes(Evaluation):
 
     name: ClassVar[str] = "boxes"
     images: int = 6
+    fingerprint: str | None = "six boxes"
 
     @property
     def needs(self) -> Needs:
@@ -54,7 +56,8 @@ class Boxes(Evaluation):
     def open_parts(self, request: ImageRequest) -> dict[Part, ImageSet]:
         assert request.data == "elsewhere"
         corners = torch.arange(self.images) % 3 * 4
-        return {"test": BoxedImages(torch.stack([corners, corners, corners * 0 + 8, corners * 0 + 8], dim=1))}
+        boxes = torch.stack([corners, corners, corners * 0 + 8, corners * 0 + 8], dim=1)
+        return {"test": BoxedImages(boxes, self.fingerprint)}
 
     def run(self, subject: Subject) -> Result:
         images = subject.test
@@ -80,6 +83,13 @@ def test_an_evaluation_may_bring_data_and_figures_of_its_own(
     assert hirl.evaluate(backbone, Boxes(), device="cpu", reuse=True, **options)["boxes"] == first
     assert "stored earlier" in capsys.readouterr().out
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_images_of_unknown_content_are_never_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options: dict[str, Any] = {"data": "elsewhere", "backbone_args": NARROW, "image_size": 16, "out": tmp_path}
+    for _ in range(2):
+        hirl.evaluate("resnet10t", Boxes(fingerprint=None), device="cpu", reuse=True, **options)
+    assert "stored earlier" not in capsys.readouterr().out
 
 
 def test_what_an_evaluation_needs_is_checked_before_the_first_one_runs(

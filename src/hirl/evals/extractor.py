@@ -14,7 +14,7 @@ from hirl.data.loader import EvaluationLoader, normalisation
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
 from hirl.evals.base import CPU
-from hirl.evals.feature_cache import FeatureCache, image_identity
+from hirl.evals.feature_cache import FeatureCache, image_identity, is_identified
 from hirl.methods.base import Method
 from hirl.runs.open_encoder import Encoder
 from hirl.runs.representations import Trained, load_trained
@@ -104,23 +104,21 @@ class Extractor:
     def _get(self, kind: str, images: ImageSet, find: Callable[[], tuple[nn.Module, str]]) -> Tensor:
         if (kind, images) not in self._computed:
             network, sha256 = find()
-            key = {
-                "network": sha256,
-                "size": self.preprocessing.size,
-                "normalisation": asdict(self.preprocessing.normalisation),
-                "images": {} if self.cache.folder is None else self.identity(images),
-            }
-            self._computed[kind, images] = self.cache.get_or_compute(
-                kind,
-                key,
-                lambda: extract_features(
-                    network,
-                    images,
-                    self.preprocessing,
-                    task=f"{kind} of {images.name}",
-                    progress=self.progress,
-                ),
-            )
+
+            def compute() -> Tensor:
+                task = f"{kind} of {images.name}"
+                return extract_features(network, images, self.preprocessing, task=task, progress=self.progress)
+
+            if self.cache.folder is None or not is_identified(self.identity(images)):
+                self._computed[kind, images] = compute()
+            else:
+                key = {
+                    "network": sha256,
+                    "size": self.preprocessing.size,
+                    "normalisation": asdict(self.preprocessing.normalisation),
+                    "images": self.identity(images),
+                }
+                self._computed[kind, images] = self.cache.get_or_compute(kind, key, compute)
         return self._computed[kind, images]
 
 

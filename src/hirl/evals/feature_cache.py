@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,10 @@ def _read(file: Path, about: str) -> Tensor | None:
 
 
 def image_identity(images: ImageSet) -> dict[str, Any]:
-    """What distinguishes one image set from another: pixels in memory by content, files by path, size and time."""
+    """What distinguishes one image set from another: pixels in memory by content, files by path, size and time.
+
+    Other sets have a fingerprint of their own, or none: then their content is unknown, see `is_identified`.
+    """
     found: dict[str, Any] = {"name": images.name, "count": len(images), "channels": images.channels}
     if images.labels is not None:
         found["labels"] = _sha256(images.labels)
@@ -76,7 +79,14 @@ def image_identity(images: ImageSet) -> dict[str, Any]:
             except OSError:  # it will be reported when it is read
                 files.update(f"{path}\0\n".encode(errors="surrogateescape"))
         found["files"] = files.hexdigest()
+    elif images.fingerprint is not None:
+        found["fingerprint"] = images.fingerprint
     return found
+
+
+def is_identified(identity: Mapping[str, Any]) -> bool:
+    """Whether an `image_identity` covers the content of the images."""
+    return not {"pixels", "files", "fingerprint"}.isdisjoint(identity)
 
 
 def _sha256(tensor: Tensor) -> str:

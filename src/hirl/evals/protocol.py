@@ -12,6 +12,7 @@ from hirl.config import class_path, to_plain
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Result, Subject
 from hirl.evals.extractor import Extractor
+from hirl.evals.feature_cache import is_identified
 from hirl.runs.folder import Run
 from hirl.runs.results import find_result, write_result
 from hirl.terminal.figures import kinds, with_kinds
@@ -73,7 +74,9 @@ def store(folder: Path, protocol: dict[str, Any], result: Result, extractor: Ext
 
 
 def stored(folder: Path, protocol: dict[str, Any]) -> Result | None:
-    """The result stored for exactly this protocol, or None."""
+    """The result stored for exactly this protocol, or None. Images of unknown content match nothing."""
+    if not all(map(is_identified, protocol["data"].values())):
+        return None
     found = find_result(folder, protocol)
     if found is None or not {"headline", "rows", "chosen", "kinds"} <= found.keys():
         return None
