@@ -1,4 +1,4 @@
-"""KNN against lightly's, how clustering and hierarchy metrics grow, and what a second task saves."""
+"""KNN against lightly's, the growth of the tasks clustering and tree with N, and the time a second task saves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hirl.data import Shapes
 from hirl.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from hirl.data.sources.arrays import ArrayImages
 from hirl.data.views.render import Normalisation
-from hirl.evals import KNN, Clustering, HierarchyAgreement
+from hirl.evals import KNN, Clustering, TreeAgreement
 from hirl.evals.base import Evaluation, Subject
 from hirl.metrics.knn import KS, TEMPERATURE, knn_accuracy
 
@@ -33,7 +33,7 @@ GROWN_DIM, GROWN_CLASSES = 128, (100, 20, 5)
 
 
 def classes_around(count: int, D: int, classes: int, seed: int, noise: float) -> tuple[Tensor, Tensor]:
-    """Unit rows around a direction a class, and their classes; the more noise, the more they overlap."""
+    """Unit rows around a direction per class, and their classes; the more noise, the more they overlap."""
     middle = torch.randn(classes, D, generator=torch.Generator().manual_seed(0))
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(classes, (count,), generator=generator)
@@ -41,7 +41,7 @@ def classes_around(count: int, D: int, classes: int, seed: int, noise: float) ->
 
 
 def prepared_knn(form: str, train: int, test: int) -> Callable[[], list[float]]:
-    """The accuracy at each K, by ours or by lightly's function called once a K, a batch at a time."""
+    """The accuracy at each K, by ours or by lightly's function, called once per K in batches."""
     rows, labels = classes_around(train, D, CLASSES, 1, NOISE)
     queries, truth = classes_around(test, D, CLASSES, 2, NOISE)
 
@@ -51,11 +51,11 @@ def prepared_knn(form: str, train: int, test: int) -> Callable[[], list[float]]:
     def theirs() -> list[float]:
         found = []
         for k in KS:
-            right = 0
+            correct = 0
             for some, of in zip(queries.split(BATCH), truth.split(BATCH), strict=True):
-                said = knn_predict(some, rows.T, labels, CLASSES, knn_k=k, knn_t=TEMPERATURE)[:, 0]
-                right += int((said == of).sum())
-            found.append(right / test)
+                predictions = knn_predict(some, rows.T, labels, CLASSES, knn_k=k, knn_t=TEMPERATURE)[:, 0]
+                correct += int((predictions == of).sum())
+            found.append(correct / test)
         return found
 
     return ours if form == "hirl" else theirs
@@ -76,7 +76,7 @@ def against_lightly(train: int = TRAIN, test: int = TEST) -> None:
 
 
 def labelled(count: int, seed: int, name: str) -> tuple[Tensor, ArrayImages]:
-    """Features in a tree of classes, and the labels of images that are never looked at."""
+    """Features in a tree of classes, and labelled images whose pixels are not used."""
     features, fine = classes_around(count, GROWN_DIM, GROWN_CLASSES[0], seed, GROWN_NOISE)
     labels = torch.stack([fine * size // GROWN_CLASSES[0] for size in GROWN_CLASSES], dim=1)
     names = tuple(tuple(map(str, range(size))) for size in GROWN_CLASSES)
@@ -91,8 +91,7 @@ def prepared_task(task: Evaluation, count: int) -> Callable[[], object]:
         encoder=torch.nn.Identity(),
         image_size=1,
         normalisation=Normalisation(IMAGENET_MEAN, IMAGENET_STD),
-        train=made["train"][1],
-        test=made["test"][1],
+        parts={"train": made["train"][1], "test": made["test"][1]},
         features=lambda part: made[part][0],
     )
     return lambda: task.run(subject)
@@ -101,9 +100,9 @@ def prepared_task(task: Evaluation, count: int) -> Callable[[], object]:
 def growth(counts: tuple[int, ...] = GROWTH) -> None:
     title = f"evaluation of N training and N test images, D={GROWN_DIM}, {GROWN_CLASSES} classes"
     table = Table(title=title, title_justify="left")
-    for heading in ("N", "evaluation", "seconds", "beside the first", "peak MiB more"):
+    for heading in ("N", "evaluation", "seconds", "relative to the first", "peak MiB more"):
         table.add_column(heading, justify="right")
-    for task in (Clustering(), HierarchyAgreement()):
+    for task in (Clustering(), TreeAgreement()):
         first = None
         for count in counts:
             taken = seconds(prepared_task(task, count), repeats=1)
@@ -115,7 +114,7 @@ def growth(counts: tuple[int, ...] = GROWTH) -> None:
 
 
 def second_task(images: int = 10_000, backbone: str = "resnet18") -> None:
-    """The same task twice in two calls: the second finds the features on disk."""
+    """The same task in two calls: the second reads the features from disk."""
     with tempfile.TemporaryDirectory() as folder:
         parts = {split: Shapes(images=images, split=split) for split in ("train", "val")}
         table = Table(title=f"KNN of {backbone}, {images:,} + {images:,} images of 32 pixels", title_justify="left")

@@ -7,6 +7,7 @@ What `make_backbone` returns is timm's own module, so its state dict loads with 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -92,6 +93,24 @@ def tokens(backbone: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
         kind = type(backbone).__name__
         raise ValueError(f"backbone {kind} has no tokens: choose a vision transformer, e.g. vit_small_patch16_224.")
     return _pooled_and_patches(backbone, backbone.forward_features(images))  # type: ignore[operator]
+
+
+def feature_maps(backbone: nn.Module, images: Tensor, *, layers: Sequence[int] | None = None) -> list[Tensor]:
+    """Dense feature maps (B, C, h, w) of images (B, C, H, W), in the order of the layers.
+
+    A CNN has a map per stage, at strides such as 4, 8, 16 and 32; by default all of them. A transformer has a map per
+    block, all at the stride of its patches, with the final norm applied; by default that of the last block.
+    """
+    intermediates = getattr(backbone, "forward_intermediates", None)
+    if intermediates is None:
+        kind = type(backbone).__name__
+        raise ValueError(f"backbone {kind} has no feature maps: choose a timm network such as resnet50.")
+    if layers is None:
+        layers = [-1] if has_tokens(backbone) else None
+    found: list[Tensor] = intermediates(
+        images, indices=None if layers is None else list(layers), norm=has_tokens(backbone), intermediates_only=True
+    )
+    return found
 
 
 def masked_tokens(backbone: nn.Module, images: Tensor, hidden: Tensor, mask_token: Tensor) -> tuple[Tensor, Tensor]:

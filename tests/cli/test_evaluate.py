@@ -19,32 +19,44 @@ def test_tasks_and_their_options(
 ) -> None:
     folder = runs["hirl"].folder
     monkeypatch.setenv("COLUMNS", "200")
-    words = ["evaluate", str(folder), "knn", "hierarchy", "--knn.ks", "3", "12", "--hierarchy.sample=50", "--seed", "2"]
+    words = ["evaluate", str(folder), "knn", "tree", "--knn.ks", "3", "12", "--tree.sample=50", "--seed", "2"]
     assert main([*words, "--device", "cpu"]) == 0
     shown = capsys.readouterr().out
     assert "knn: 48 classes" in shown
     assert "dendrogram purity" in shown
-    told = {file.stem: json.loads(file.read_text()) for file in (folder / "results").iterdir()}
-    assert set(told) == {"knn", "hierarchy"}
-    assert told["knn"]["arguments"]["ks"] == [3, 12]
-    assert told["hierarchy"]["arguments"]["sample"] == 50
-    assert told["knn"]["seed"] == 2
+    files = (folder / "results").iterdir()
+    stored = {file.stem.split("-")[0]: json.loads(file.read_text())["protocol"] for file in files}
+    assert set(stored) == {"knn", "tree"}
+    assert stored["knn"]["arguments"]["ks"] == [3, 12]
+    assert stored["tree"]["arguments"]["sample"] == 50
+    assert stored["knn"]["seed"] == 2
+
+
+def test_the_tree_is_built_by_the_builder_that_is_named(runs: dict[str, Run]) -> None:
+    folder = runs["base"].folder
+    line = ["evaluate", str(folder), "tree", "--tree.levels", "24", "6", "--tree.builder.restarts", "2"]
+    assert main([*line, "--device", "cpu"]) == 0
+    (file,) = (folder / "results").iterdir()
+    builder = json.loads(file.read_text())["protocol"]["arguments"]["builder"]
+    assert builder["class_path"] == "hirl.hierarchy.builder.HierarchicalKMeans"
+    assert builder["init_args"]["restarts"] == 2
 
 
 def test_an_encoder_by_name(picture_files: Path, tmp_path: Path) -> None:
     words = ["evaluate", "resnet10t", "knn", "--data", str(picture_files), "--knn.ks", "5", "--device", "cpu"]
     args = ["--backbone_args", '{"channels": [8, 8, 16, 16]}']
     assert main([*words, *args, "--out", str(tmp_path / "figures")]) == 0
-    told = json.loads((tmp_path / "figures" / "knn.json").read_text())
-    assert told["arguments"]["ks"] == [5]
-    assert told["encoder"]["backbone_args"] == {"channels": [8, 8, 16, 16]}
+    (file,) = (tmp_path / "figures").iterdir()
+    stored = json.loads(file.read_text())
+    assert stored["protocol"]["arguments"]["ks"] == [5]
+    assert stored["encoder"]["backbone_args"] == {"channels": [8, 8, 16, 16]}
 
 
-def test_help_tells_the_tasks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["evaluate", "--help"])
     shown = capsys.readouterr().out
-    assert "by default knn, clustering, hierarchy, linear" in " ".join(shown.split())
+    assert "by default knn, clustering, tree, linear" in " ".join(shown.split())
     assert "--clustering.restarts" in shown
 
 
@@ -93,21 +105,22 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "an unknown option of a task": (["{run}", "knn", "--knn.k", "5"], "knn.k"),
     "an unknown option": (["{run}", "knn", "--sead", "5"], "--sead"),
     "neighbours in words": (["{run}", "knn", "--knn.ks", "many"], "knn.ks"),
+    "a task that was renamed": (["{run}", "hierarchy"], "the evaluation 'hierarchy' is now called 'tree'"),
     "no neighbours": (["{run}", "knn", "--knn.ks", "0"], "each a whole number of at least 1"),
     "no temperature": (["{run}", "knn", "--knn.temperature", "0", "--knn.ks", "5"], "temperature is 0.0, but must be"),
     "no restarts": (["{run}", "clustering", "--clustering.restarts", "0"], "restarts must be at least 1"),
     "an unknown part": (["{run}", "clustering", "--clustering.part", "middle"], "clustering.part"),
     "more neighbours than images": (["{run}", "knn"], "K = 200 is more than the 144 training images"),
-    "more retrieved than images": (["{run}", "hierarchy", "--hierarchy.neighbours", "145"], "at most the 144"),
+    "more retrieved than images": (["{run}", "tree", "--tree.neighbours", "145"], "at most the 144"),
     "too many leaves": (
-        ["{run}", "hierarchy", "--hierarchy.rebuild", "true", "--hierarchy.levels", "145"],
+        ["{run}", "tree", "--tree.rebuild", "true", "--tree.levels", "145"],
         "only 144 rows",
     ),
-    "levels beside the run's own": (["{run}", "hierarchy", "--hierarchy.levels", "9"], "the run's own tree"),
+    "levels beside the run's own": (["{run}", "tree", "--tree.levels", "9"], "the run's own tree"),
     "a negative seed": (["{run}", "knn", "--seed", "-1"], "seed must be at least 0"),
     "no labels": (["{run}", "knn", "--data", "{unlabelled}"], "has no labels, but this evaluation needs them"),
     "no labels to test on": (["{run}", "clustering", "--data", "{untested}"], "has no labels"),
-    "one class": (["{run}", "knn", "--data", "{one}"], "has one class only"),
+    "one class": (["{run}", "knn", "--data", "{one}"], "has only one class"),
     "a class missing in train": (["{run}", "knn", "--data", "{less_train}"], "has no image of 1 of its 4 classes"),
     "a class missing in test": (["{run}", "knn", "--data", "{less_test}"], "val has no image of 1 of its 4 classes"),
     "other classes in test": (["{run}", "knn", "--data", "{other}"], "differ at label level 0"),
@@ -120,12 +133,12 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "another size than a run's": (["{run}", "knn", "--image_size", "32"], "was trained with 16"),
     "an unknown file": (["encoder.safetensors", "knn", "--data", "{good}"], "no run folder and no file"),
     "an unknown network": (["resnet5", "knn", "--data", "{good}"], "not the name of a timm model"),
-    "a pickle": (["{code}", "knn", "--backbone", "resnet10t", "--data", "{good}"], "is no file of plain weights"),
-    "weights without a name": (["{weights}", "knn", "--data", "{good}"], "say it with backbone"),
+    "a pickle": (["{code}", "knn", "--backbone", "resnet10t", "--data", "{good}"], "is not a file of plain weights"),
+    "weights without a name": (["{weights}", "knn", "--data", "{good}"], "name it with backbone"),
     "weights that do not fit": (["{weights}", "knn", "--backbone", "resnet10t", "--data", "{good}"], "must match"),
-    "a folder of no run": (["{empty}", "knn"], "is no run"),
-    "a file for a folder": (["{run}", "knn", "--knn.ks", "5", "--out", "{good}"], "it is no folder"),
-    "a method of elsewhere": (["{run}", "hierarchy", "--method", "no.such.Method"], "there is no method"),
+    "a folder of no run": (["{empty}", "knn"], "is not a run folder"),
+    "a file for a folder": (["{run}", "knn", "--knn.ks", "5", "--out", "{good}"], "it is not a folder"),
+    "a method of elsewhere": (["{run}", "tree", "--method", "no.such.Method"], "there is no method"),
     "a device that is not there": (["{run}", "knn", "--device", "abacus"], "abacus"),
 }
 

@@ -1,4 +1,4 @@
-"""Small pictures that colours tell apart, and subjects to evaluate on them."""
+"""Small images whose classes differ in colour, and subjects to evaluate on them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from hirl.backbones import make_backbone
 from hirl.data.loader import EvaluationLoader, normalisation
 from hirl.data.sources.arrays import ArrayImages
+from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Part, Subject
 
 SIZE = 16
@@ -42,14 +43,14 @@ def coloured(count: int, seed: int, name: str) -> ArrayImages:
 
 @pytest.fixture
 def coloured_subject() -> Callable[..., Subject]:
-    """Makes a subject: an untrained encoder and coloured images, 40 a class to learn from and 25 to be asked."""
+    """Makes a subject: an untrained encoder and coloured images, 40 per class to learn from and 25 to test on."""
 
     def make(kind: str = "cnn", *, count: int = 40, **changes: Any) -> Subject:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             backbone, args = BACKBONES[kind]
             encoder = make_backbone(backbone, **args).eval().requires_grad_(False)
-        parts = {"train": coloured(count, 1, "train"), "test": coloured(25, 2, "test")}
+        parts: dict[Part, ImageSet] = {"train": coloured(count, 1, "train"), "test": coloured(25, 2, "test")}
 
         def features(part: Part) -> Tensor:
             with torch.no_grad():
@@ -61,7 +62,7 @@ def coloured_subject() -> Callable[..., Subject]:
             "image_size": SIZE,
             "normalisation": normalisation(parts["train"]),
             "features": features,
-            **parts,
+            "parts": parts,
         }
         return Subject(**(settings | changes))
 

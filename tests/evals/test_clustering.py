@@ -1,4 +1,4 @@
-"""Clustering: accuracy against an exhaustive search, and the evaluation on features that fall apart."""
+"""Clustering: accuracy against an exhaustive search, and the evaluation on separate clusters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_more_clusters_than_classes_leave_some_unnamed() -> None:
 
 
 @pytest.mark.parametrize("spherical", [True, False])
-def test_features_that_fall_apart_are_found_again(spherical: bool, coloured_subject: Callable[..., Subject]) -> None:
+def test_separate_clusters_are_found(spherical: bool, coloured_subject: Callable[..., Subject]) -> None:
     generator = torch.Generator().manual_seed(1)
     middle = torch.nn.functional.one_hot(torch.arange(4), 8).float() + torch.tensor([[1.0], [1], [0], [0]]) / 2
     features = middle[torch.arange(100) % 4] + 0.01 * torch.randn(100, 8, generator=generator)

@@ -1,4 +1,4 @@
-"""Fine-tuning: the paper's recipes, their rates layer by layer, and what becomes of the encoder and the label tree."""
+"""Fine-tuning: the paper's settings, rates per layer, the encoder after training, and coarser label levels."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hirl.evals.base import Subject
 from hirl.evals.finetune import FineTune
 from hirl.evals.label_levels import accuracies
 from hirl.evals.learning_rates import make_optimiser, param_groups
-from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, Recipe, fitting_batch
+from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, TrainingSettings, fitting_batch
 from hirl.evals.supervised import Classifier, learn
 from hirl.metrics.label_trees import parents
 
 Make = Callable[..., Subject]
 
 
-def test_the_papers_recipes() -> None:
+def test_the_papers_settings() -> None:
     assert (
-        Recipe(
+        TrainingSettings(
             optimiser="sgd",
             encoder_lr=0.1,
             classifier_lr=1.0,
@@ -36,7 +36,7 @@ def test_the_papers_recipes() -> None:
         == FINE_TUNE_CNN
     )
     assert (
-        Recipe(
+        TrainingSettings(
             optimiser="adamw",
             encoder_lr=4e-3,
             classifier_lr=4e-3,
@@ -63,17 +63,17 @@ def test_schedules() -> None:
 )
 def test_few_images_get_a_smaller_batch_and_rates_that_follow(images: int, batch: int) -> None:
     assert fitting_batch(1024, images) == batch
-    recipe = FINE_TUNE_CNN.scaled(images)
-    assert recipe.batch_size == batch
-    assert recipe.encoder_lr == pytest.approx(0.1 * batch / 1024)
-    assert recipe.classifier_lr == pytest.approx(1.0 * batch / 1024)
+    settings = FINE_TUNE_CNN.scaled(images)
+    assert settings.batch_size == batch
+    assert settings.encoder_lr == pytest.approx(0.1 * batch / 1024)
+    assert settings.classifier_lr == pytest.approx(1.0 * batch / 1024)
     assert FINE_TUNE_VIT.scaled(images).encoder_lr == pytest.approx(4e-3 * (batch / 1024) ** 0.5)
 
 
-def test_options_replace_the_recipes() -> None:
-    recipe = FINE_TUNE_CNN.scaled(5000, epochs=10, batch_size=128, encoder_lr=0.4, classifier_lr=2.0)
-    assert (recipe.epochs, recipe.batch_size, recipe.milestones) == (10, 128, (6, 8))
-    assert (recipe.encoder_lr, recipe.classifier_lr) == (0.4 / 8, 2.0 / 8)
+def test_options_replace_the_settings() -> None:
+    settings = FINE_TUNE_CNN.scaled(5000, epochs=10, batch_size=128, encoder_lr=0.4, classifier_lr=2.0)
+    assert (settings.epochs, settings.batch_size, settings.milestones) == (10, 128, (6, 8))
+    assert (settings.encoder_lr, settings.classifier_lr) == (0.4 / 8, 2.0 / 8)
 
 
 def test_each_layer_of_a_transformer_learns_slower_than_the_one_above(coloured_subject: Make) -> None:
@@ -113,8 +113,8 @@ def test_encoder_and_classifier_of_a_cnn_have_their_own_rates(coloured_subject: 
 
 @pytest.mark.parametrize("kind", ["cnn", "vit"])
 def test_it_learns_on_a_copy_the_same_in_every_run(coloured_subject: Make, kind: str) -> None:
-    told = []
-    subject = coloured_subject(kind, progress=lambda what, done, total: told.append((what, done, total)))
+    calls = []
+    subject = coloured_subject(kind, progress=lambda *call: calls.append(call))
     before = copy.deepcopy(subject.encoder.state_dict())
     state = torch.get_rng_state()
     evaluation = FineTune(epochs=5)
@@ -125,25 +125,25 @@ def test_it_learns_on_a_copy_the_same_in_every_run(coloured_subject: Make, kind:
     assert all(torch.equal(value, before[name]) for name, value in subject.encoder.state_dict().items())
     assert not any(parameter.requires_grad for parameter in subject.encoder.parameters())
     assert torch.equal(torch.get_rng_state(), state)
-    assert ("finetune", 50, 50) in told
+    assert ("finetune", 50, 50) in calls
     assert evaluation.run(subject) == result
 
 
 @pytest.mark.parametrize("kind", ["cnn", "vit"])
 def test_every_parameter_of_the_encoder_learns_along(coloured_subject: Make, kind: str) -> None:
     subject = coloured_subject(kind)
-    recipe = (FINE_TUNE_VIT if kind == "vit" else FINE_TUNE_CNN).scaled(160, epochs=1, encoder_lr=1.0)
-    classifier = Classifier(subject, [4], recipe)
+    settings = (FINE_TUNE_VIT if kind == "vit" else FINE_TUNE_CNN).scaled(160, epochs=1, encoder_lr=1.0)
+    classifier = Classifier(subject, [4], settings)
     assert subject.train.labels is not None
-    learn(classifier, subject.train, subject.train.labels[:, :1], recipe, subject=subject, what="finetune")
+    learn(classifier, subject.train, subject.train.labels[:, :1], settings, subject=subject, task="finetune")
     before = dict(subject.encoder.named_parameters())
     for name, parameter in classifier.encoder.named_parameters():
         assert not torch.equal(parameter, before[name]), name
     assert not classifier.training
 
 
-def test_the_recipe_may_be_chosen(coloured_subject: Make) -> None:
-    assert FineTune(epochs=1, recipe="vit").run(coloured_subject("cnn")).chosen["optimiser"] == "adamw"
+def test_the_family_may_be_chosen(coloured_subject: Make) -> None:
+    assert FineTune(epochs=1, family="vit").run(coloured_subject("cnn")).chosen["optimiser"] == "adamw"
 
 
 def test_the_seed_decides(coloured_subject: Make) -> None:
@@ -155,17 +155,17 @@ def test_the_seed_decides(coloured_subject: Make) -> None:
 # --- label levels ---
 
 
-def test_coarser_answers_follow_from_finer_ones() -> None:
+def test_coarser_predictions_follow_from_finer_ones() -> None:
     known = torch.tensor([[0, 0, 0], [1, 0, 1], [2, 1, 0], [3, 1, 1]])  # the last level is not nested … in level 1
     assert parents(known, 0, 1) is not None
     assert parents(known, 0, 1).tolist() == [0, 0, 1, 1]  # type: ignore[union-attr]
     assert parents(known, 1, 2) is None
     names = (("a", "b", "c", "d"), ("ab", "cd"), ("ac", "bd"))
     images = ArrayImages(name="x", pixels=torch.zeros(4, 3, 1, 1, dtype=torch.uint8), labels=known, label_names=names)
-    said = torch.tensor([1, 1, 3, 3])
-    rows = accuracies(said, known, known, level=0, images=images)
+    predictions = torch.tensor([1, 1, 3, 3])
+    rows = accuracies(predictions, known, known, level=0, images=images)
     assert [row["accuracy"] for row in rows] == [0.5, 1.0, 0.5]
-    assert [row["answer"] for row in rows] == ["learnt", "from the finer answer", "from the finer answer"]
+    assert [row["prediction"] for row in rows] == ["learnt", "parent of the finer class", "parent of the finer class"]
     rows = accuracies(torch.tensor([0, 0, 1, 0]), known, known, level=1, images=images)
     assert [row["accuracy"] for row in rows] == [0.75]  # a class of level 1 lies in two of level 2
 
@@ -183,12 +183,12 @@ def test_refusals(coloured_subject: Make) -> None:
     subject = coloured_subject()
     with pytest.raises(ValueError, match=r"level is 2, but train has the label levels 0 \(finest\) to 1"):
         FineTune(level=2).run(subject)
-    with pytest.raises(ValueError, match="recipe is 'rnn', but must be one of 'cnn', 'vit'"):
-        FineTune(recipe="rnn").run(subject)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="family is 'rnn', but must be one of 'cnn', 'vit'"):
+        FineTune(family="rnn").run(subject)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="encoder_lr is 0, but the encoder has to learn"):
         FineTune(encoder_lr=0.0).run(subject)
     with pytest.raises(ValueError, match=r"diverged in epoch 1 of 2 at a peak rate of .*: choose lower ones"):
         FineTune(epochs=2, encoder_lr=1e30).run(subject)
     unlabelled = ArrayImages(name="bare", pixels=torch.zeros(20, 3, 16, 16, dtype=torch.uint8))
     with pytest.raises(ValueError, match="bare has no labels"):
-        FineTune().run(replace(subject, train=unlabelled))
+        FineTune().run(replace(subject, parts={**subject.parts, "train": unlabelled}))

@@ -102,7 +102,7 @@ def test_repeated_rows_are_found_as_often_as_they_are_there() -> None:
     assert all(len(row.unique()) == 30 for row in found.rows)
 
 
-def test_the_result_tells_each_k_and_the_best(coloured_subject: Callable[..., Subject]) -> None:
+def test_the_result_has_each_k_and_the_best(coloured_subject: Callable[..., Subject]) -> None:
     subject = coloured_subject()
     result = KNN(ks=(1, 5, 20)).run(subject)
     assert [(row["labels"], row["K"]) for row in result.rows] == [
@@ -116,7 +116,7 @@ def test_the_result_tells_each_k_and_the_best(coloured_subject: Callable[..., Su
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"ks": (10, 161)}, "K = 161 is more than the 160 training images"),
         ({"ks": ()}, "at least one"),
@@ -124,8 +124,8 @@ def test_the_result_tells_each_k_and_the_best(coloured_subject: Callable[..., Su
         ({"ks": (1,), "temperature": 0.0}, "temperature is 0.0, but must be above 0"),
     ],
 )
-def test_what_cannot_be_is_said(
-    options: dict[str, object], said: str, coloured_subject: Callable[..., Subject]
+def test_impossible_arguments_are_refused(
+    options: dict[str, object], message: str, coloured_subject: Callable[..., Subject]
 ) -> None:
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         KNN(**options).run(coloured_subject())  # type: ignore[arg-type]

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from hirl.backbones import tokens
 from hirl.data.sources.arrays import ArrayImages
+from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.draws import permutation
 from hirl.evals.base import Part, Subject
 from hirl.evals.learning_rates import TRUST, make_optimiser
 from hirl.evals.linear import Linear
 from hirl.evals.logistic import fit
 from hirl.evals.sampling import held_out
-from hirl.evals.settings import LINEAR, Recipe
+from hirl.evals.settings import LINEAR, TrainingSettings
 from hirl.evals.supervised import Classifier
 
 Make = Callable[..., Subject]
@@ -54,7 +55,8 @@ def with_features(subject: Subject, train: tuple[Tensor, Tensor], test: tuple[Te
     def features(part: Part) -> Tensor:
         return train[0] if part == "train" else test[0]
 
-    return replace(subject, features=features, train=images("train", train[1]), test=images("test", test[1]))
+    parts: dict[Part, ImageSet] = {"train": images("train", train[1]), "test": images("test", test[1])}
+    return replace(subject, features=features, parts=parts)
 
 
 def test_fast_is_as_accurate_as_scikit_learn(coloured_subject: Make, generator: torch.Generator) -> None:
@@ -94,8 +96,8 @@ def test_fast_equals_plain_sgd_at_every_rate(generator: torch.Generator) -> None
                 schedule.step()
         torch.testing.assert_close(together.weights[:, r * 5 : r * 5 + 5].T, layer.weight.detach())
         torch.testing.assert_close(together.biases[r * 5 : r * 5 + 5], layer.bias.detach())
-        said = layer(inputs).argmax(1)
-        assert torch.equal(together.answers(features)[:, r], said)
+        predictions = layer(inputs).argmax(1)
+        assert torch.equal(together.predict(features)[:, r], predictions)
 
 
 def test_the_test_labels_have_no_say_in_the_rate(coloured_subject: Make, generator: torch.Generator) -> None:
@@ -177,16 +179,16 @@ def test_official_settings(
     milestones: tuple[int, ...],
     mean_patch: bool,
 ) -> None:
-    recipe = LINEAR[method]
-    assert recipe.optimiser == optimiser
-    assert recipe.classifier_lr == pytest.approx(rate_per_256 * batch_size / 256)
-    assert recipe.encoder_lr == 0
-    assert recipe.weight_decay == weight_decay
-    assert (recipe.batch_size, recipe.epochs) == (batch_size, epochs)
-    assert recipe.milestones == milestones
-    assert recipe.factor == (0.1 if milestones else 1)
-    assert recipe.mean_patch is mean_patch
-    assert recipe.scaled(10**6) == recipe
+    settings = LINEAR[method]
+    assert settings.optimiser == optimiser
+    assert settings.classifier_lr == pytest.approx(rate_per_256 * batch_size / 256)
+    assert settings.encoder_lr == 0
+    assert settings.weight_decay == weight_decay
+    assert (settings.batch_size, settings.epochs) == (batch_size, epochs)
+    assert settings.milestones == milestones
+    assert settings.factor == (0.1 if milestones else 1)
+    assert settings.mean_patch is mean_patch
+    assert settings.scaled(10**6) == settings
 
 
 def test_milestones_and_cosines_keep_their_share_of_the_epochs() -> None:
@@ -239,7 +241,10 @@ def test_levels_do_not_disturb_each_other(coloured_subject: Make) -> None:
         )
     evaluation = Linear(setting="SwAV", epochs=2)
     both = evaluation.run(subject).headline
-    assert evaluation.run(replace(subject, train=alone[0], test=alone[1])).headline["4 classes"] == both["4 classes"]
+    assert (
+        evaluation.run(replace(subject, parts={"train": alone[0], "test": alone[1]})).headline["4 classes"]
+        == both["4 classes"]
+    )
 
 
 def test_dino_joins_the_mean_patch_token(coloured_subject: Make, generator: torch.Generator) -> None:
@@ -283,7 +288,7 @@ def test_refusals(coloured_subject: Make) -> None:
         Linear(setting="SwAV", epochs=0).run(subject)
     with pytest.raises(ValueError, match="batch_size is 500, but there are only 160 training images"):
         Linear(setting="SwAV", batch_size=500).run(subject)
-    with pytest.raises(ValueError, match="one image a class, but the fast linear evaluation holds some out"):
+    with pytest.raises(ValueError, match="one image per class, but the fast linear evaluation holds some out"):
         Linear().run(coloured_subject(count=1))
     with pytest.raises(ValueError, match="classifier_lr is nan"):
-        Recipe(classifier_lr=np.nan, batch_size=1, epochs=1)
+        TrainingSettings(classifier_lr=np.nan, batch_size=1, epochs=1)

@@ -63,8 +63,8 @@ def test_the_images_depend_on_labels_share_and_seed_alone(labels: Tensor) -> Non
 
 
 def test_any_image_may_be_taken(labels: Tensor) -> None:
-    seen = torch.cat([class_balanced(labels, 0.1, seed=seed, names=NAMES) for seed in range(100)])
-    assert len(seen.unique()) == 200
+    drawn = torch.cat([class_balanced(labels, 0.1, seed=seed, names=NAMES) for seed in range(100)])
+    assert len(drawn.unique()) == 200
 
 
 def test_classes_that_are_too_small_are_named() -> None:
@@ -109,20 +109,20 @@ def test_chosen_images_are_a_set_of_their_own(folder: ImageSet) -> None:
 
 
 def test_official_settings() -> None:
-    assert {share: (recipe.encoder_lr, recipe.classifier_lr) for share, recipe in SEMI_CNN.items()} == {
+    assert {share: (settings.encoder_lr, settings.classifier_lr) for share, settings in SEMI_CNN.items()} == {
         0.01: (0.02, 5.0),
         0.1: (0.01, 0.2),
     }
-    assert {share: (recipe.encoder_lr, recipe.classifier_lr) for share, recipe in SEMI_VIT.items()} == {
+    assert {share: (settings.encoder_lr, settings.classifier_lr) for share, settings in SEMI_VIT.items()} == {
         0.01: (1e-3, 1e-3),
         0.1: (1e-4, 1e-4),
     }
-    for recipe in SEMI_CNN.values():
-        assert replace(recipe, batch_size=1024, encoder_lr=0.1, classifier_lr=1.0) == FINE_TUNE_CNN
-        assert recipe.batch_size == 256
-        assert (recipe.epochs, recipe.milestones, recipe.factor, recipe.weight_decay) == (20, (12, 16), 0.2, 0)
-    for recipe in SEMI_VIT.values():
-        assert replace(recipe, encoder_lr=4e-3, classifier_lr=4e-3) == FINE_TUNE_VIT
+    for settings in SEMI_CNN.values():
+        assert replace(settings, batch_size=1024, encoder_lr=0.1, classifier_lr=1.0) == FINE_TUNE_CNN
+        assert settings.batch_size == 256
+        assert (settings.epochs, settings.milestones, settings.factor, settings.weight_decay) == (20, (12, 16), 0.2, 0)
+    for settings in SEMI_VIT.values():
+        assert replace(settings, encoder_lr=4e-3, classifier_lr=4e-3) == FINE_TUNE_VIT
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_other_shares_take_the_nearest_settings(share: float, official: float) -
     assert nearest_share(share) == official
 
 
-# --- the whole ---
+# --- the evaluation ---
 
 
 def test_it_learns_from_each_share_the_same_in_every_run(coloured_subject: Make) -> None:
@@ -148,7 +148,7 @@ def test_it_learns_from_each_share_the_same_in_every_run(coloured_subject: Make)
 
 
 def test_files_instead_of_shares(coloured_subject: Make, folder: ImageSet, tmp_path: Path) -> None:
-    subject = replace(coloured_subject("vit"), train=folder, test=folder)
+    subject = replace(coloured_subject("vit"), parts={"train": folder, "test": folder})
     (tmp_path / "names.txt").write_text("dog_1.png\ndog_2.png\ncat_1.png\n")
     evaluation = SemiSupervised(files=str(tmp_path / "names.txt"), epochs=1)
     result = evaluation.run(subject)
@@ -157,7 +157,7 @@ def test_files_instead_of_shares(coloured_subject: Make, folder: ImageSet, tmp_p
     assert SemiSupervised(files=["dog_1.png", "dog_2.png", "cat_1.png"], epochs=1).run(subject) == result
     with pytest.raises(ValueError, match="has no image of 1 of its 2 classes"):
         SemiSupervised(files=["dog_1.png", "dog_2.png"]).run(subject)
-    with pytest.raises(ValueError, match=r"semisup.files is 'nowhere.txt', which is no file"):
+    with pytest.raises(ValueError, match=r"semisup.files is 'nowhere.txt', which is not a file"):
         SemiSupervised(files="nowhere.txt").run(subject)
     with pytest.raises(ValueError, match="shares is empty"):
         SemiSupervised(shares=()).run(subject)

@@ -49,7 +49,7 @@ def test_places205_opens(places: Path) -> None:
     assert int(val.read(8)[0, 0, 0]) == pytest.approx(227, abs=2)
 
 
-def test_a_broken_list_is_told(places: Path) -> None:
+def test_a_broken_list_is_reported(places: Path) -> None:
     lists = {"train": places / "train_places205.csv"}
     with lists["train"].open("a") as file:
         file.write("../secret.jpg 0\n")

@@ -50,8 +50,8 @@ def test_files_hold_the_arrays(
     kind: str, runs: dict[str, Run], photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / f"z.{kind}"
-    words = ["embed", str(runs["hirl"].folder), "--data", str(photos), "--device", "cpu", "--out", str(out)]
-    assert main(words) == 0
+    line = ["embed", str(runs["hirl"].folder), "--data", str(photos), "--device", "cpu", "--out", str(out)]
+    assert main(line) == 0
     assert "z2 (9, 16)" in capsys.readouterr().out
     expected = embed(runs["hirl"], photos, device="cpu", quiet=True)
     if kind == "npz":
@@ -64,16 +64,16 @@ def test_files_hold_the_arrays(
         for name in ("z1", "path"):
             assert np.array_equal(np.array(table[name].to_pylist(), dtype=expected[name].dtype), expected[name])
         assert table["label_0"].to_pylist()[0] == "persian"
-    assert main(words) == 2
+    assert main(line) == 2
     assert "exists already" in capsys.readouterr().err
-    assert main([*words, "--overwrite"]) == 0
+    assert main([*line, "--overwrite"]) == 0
 
 
-def test_without_pyarrow_it_asks_for_it(
+def test_without_pyarrow_one_sentence_says_what_to_install(
     runs: dict[str, Run], photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ValueError, match=r"asks for the library pyarrow, which is not installed"):
+    with pytest.raises(ValueError, match=r"needs the library pyarrow, which is not installed"):
         embed(runs["hirl"], photos, out=tmp_path / "z.parquet", quiet=True)
 
 
@@ -82,7 +82,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no output": (["{run}"], "the option --out is missing"),
     "a file of no kind": (["{run}", "--out", "z.txt"], "one of .npz, .parquet"),
     "a folder that is not there": (["{run}", "--out", "no/z.npz"], "does not exist"),
-    "a plain encoder": (["resnet10t", "--out", "z.npz"], "is no run"),
+    "a plain encoder": (["resnet10t", "--out", "z.npz"], "is not a run folder"),
     "a run from nowhere": (["runs/nowhere", "--out", "z.npz"], "no run folder and no file"),
     "missing images": (["{run}", "--data", "nowhere/", "--out", "z.npz"], "neither a path nor the name"),
     "a split that is not there": (["{run}", "--split", "holiday", "--out", "z.npz"], "has no split 'holiday'"),
@@ -97,10 +97,10 @@ def test_a_mistake_is_one_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    words, expected = MISTAKES[mistake]
+    arguments, expected = MISTAKES[mistake]
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.rglob("*"))
-    assert main(["embed", *(word.format(run=runs["hirl"].folder) for word in words)]) == 2
+    assert main(["embed", *(text.format(run=runs["hirl"].folder) for text in arguments)]) == 2
     sentence = capsys.readouterr().err.strip().splitlines()
     assert len(sentence) == 1, sentence
     assert sentence[0].startswith("hirl: ")

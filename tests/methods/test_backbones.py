@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from hirl.backbones import (
+    feature_maps,
     has_tokens,
     make_backbone,
     masked_tokens,
@@ -167,3 +168,37 @@ def test_what_cannot_be_made(arguments: dict[str, Any], words: str) -> None:
 def test_a_network_without_tokens_says_so() -> None:
     with pytest.raises(ValueError, match="ResNet has no tokens: choose a vision transformer"):
         tokens(make_backbone("resnet18", **NARROW), torch.randn(1, 3, 32, 32))
+
+
+def test_feature_maps_of_a_cnn() -> None:
+    """A map per stage; the last one, pooled, is the feature."""
+    backbone = make_backbone("resnet18", **NARROW).eval()
+    images = torch.randn(2, 3, 64, 96)
+    with torch.no_grad():
+        maps = feature_maps(backbone, images)
+        assert [64 // found.shape[2] for found in maps] == [2, 4, 8, 16, 32]
+        assert [96 // found.shape[3] for found in maps] == [2, 4, 8, 16, 32]
+        torch.testing.assert_close(maps[-1].mean((2, 3)), backbone(images))
+        assert [found.shape[1] for found in feature_maps(backbone, images, layers=[1, 4])] == [8, 16]
+
+
+@pytest.mark.parametrize("extra", [{}, {"reg_tokens": 3}])
+def test_feature_maps_of_a_transformer(extra: dict[str, Any]) -> None:
+    """The patch tokens in their places, at any image size."""
+    backbone = make_backbone("vit_tiny_patch16_224", **TINY | extra).eval()
+    images = torch.randn(2, 3, 32, 48)
+    with torch.no_grad():
+        (last,) = feature_maps(backbone, images)
+        assert last.shape == (2, 32, 4, 6)
+        torch.testing.assert_close(last.flatten(2).mT, tokens(backbone, images)[1])
+        first, same = feature_maps(backbone, images, layers=[0, 1])
+    torch.testing.assert_close(same, last)
+    assert not torch.allclose(first, last)
+
+
+def test_feature_maps_learn_and_are_refused_where_there_are_none() -> None:
+    backbone = make_backbone("resnet18", **NARROW)
+    feature_maps(backbone, torch.randn(2, 3, 32, 32))[-1].sum().backward()
+    assert all(parameter.grad is not None for parameter in backbone.parameters())
+    with pytest.raises(ValueError, match="backbone Identity has no feature maps: choose a timm network"):
+        feature_maps(nn.Identity(), torch.randn(2, 3, 32, 32))

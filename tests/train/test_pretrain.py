@@ -225,10 +225,10 @@ def test_a_foreign_checkpoint_is_refused_unread(tmp_path: Path, monkeypatch: pyt
     path = tmp_path / "last.ckpt"
     for content in (b"", b"hello", pickle.dumps(Harm())):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match="is no checkpoint of hirl"):
+        with pytest.raises(ValueError, match="is not a checkpoint of hirl"):
             load_checkpoint(path)
     torch.save({"state": Harm()}, path)
-    with pytest.raises(ValueError, match="is no checkpoint of hirl"):
+    with pytest.raises(ValueError, match="is not a checkpoint of hirl"):
         load_checkpoint(path)
     assert not (tmp_path / "harmed").exists()
     torch.save({"model": torch.zeros(2)}, path)
@@ -237,7 +237,7 @@ def test_a_foreign_checkpoint_is_refused_unread(tmp_path: Path, monkeypatch: pyt
     save_checkpoint(path, {"step": 3, "joint": {"weight": torch.randn(1000)}})
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match="cut short or damaged"):
+    with pytest.raises(ValueError, match="truncated or damaged"):
         load_checkpoint(path)
 
 
@@ -258,7 +258,7 @@ def test_a_file_is_no_run_folder(shapes: Shapes, tmp_path: Path) -> None:
 
 def test_a_folder_of_something_else_is_not_touched(shapes: Shapes, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(ValueError, match="is not empty and holds no run"):
+    with pytest.raises(ValueError, match="is not empty and not a run folder"):
         pretrain(shapes, moco(), None, out=tmp_path, **OPTIONS)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 

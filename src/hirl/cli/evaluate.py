@@ -54,12 +54,11 @@ def prepared(words: Sequence[str]) -> list[str]:
 
 def _check_tasks(words: Sequence[str]) -> None:
     """Tasks stand right after the subject; the parser itself would only call a wrong one unrecognised."""
-    from hirl.evals import EVALUATIONS
+    from hirl.evals import find_evaluation
 
     options = next((place for place, word in enumerate(words) if word.startswith("-")), len(words))
     for word in words[2:options]:
-        if word not in EVALUATIONS:
-            raise ValueError(f"there is no evaluation {word!r}: choose from {', '.join(EVALUATIONS)}")
+        find_evaluation(word)
 
 
 def _joined(words: Sequence[str], several: set[str]) -> list[str]:

@@ -14,6 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from hirl.runs.folder import Run
+from hirl.runs.results import list_results
+from hirl.terminal.figures import format_figure, with_kinds
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
@@ -40,6 +42,8 @@ def show_run(run: Run) -> None:
     for name, value in figures.items():
         table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
     console.print(table)
+    if results := list_results(run.results_folder):
+        console.print(_results_table(results))
     present = [
         file for file in (run.encoder_file, run.tree_file, run.checkpoint_file, run.skipped_file) if file.exists()
     ]
@@ -49,6 +53,19 @@ def show_run(run: Run) -> None:
         console.print(f"started {len(started)} time(s), last with {versions}", highlight=False, soft_wrap=True)
         console.print(escape("command: " + " ".join(started[-1]["command"])), highlight=False, soft_wrap=True)
     console.print(escape(yaml.safe_dump(config, sort_keys=False, allow_unicode=True)), highlight=False, soft_wrap=True)
+
+
+def _results_table(results: dict[Path, dict[str, Any]]) -> Table:
+    """A row per result: its file, the images it was tested on and its headline figures."""
+    table = Table(title="results", title_justify="left")
+    for heading in ("file", "tested on", "figures"):
+        table.add_column(heading, overflow="fold")
+    for file, result in results.items():
+        tested = (result["protocol"].get("data") or {}).get("test") or {}
+        figures = with_kinds(result["headline"], result["kinds"]["headline"])
+        shown = "\n".join(f"{name} {format_figure(value)}" for name, value in figures.items())
+        table.add_row(escape(file.name), escape(str(tested.get("name", ""))), escape(shown))
+    return table
 
 
 def list_runs(folder: Path) -> None:

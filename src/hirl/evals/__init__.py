@@ -1,29 +1,46 @@
-"""One file an evaluation; a new one is a file and a line here."""
+"""Evaluations, one file per task. To add one: a file, and its class here."""
 
-from hirl.evals.base import Evaluation, Result, Subject
+from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.evals.clustering import Clustering
 from hirl.evals.finetune import FineTune
-from hirl.evals.hierarchy import HierarchyAgreement
 from hirl.evals.knn import KNN
 from hirl.evals.linear import Linear
 from hirl.evals.semisup import SemiSupervised
 from hirl.evals.transfer import Transfer
+from hirl.evals.tree import TreeAgreement
+from hirl.terminal.figures import Figure, Kind
 
 EVALUATIONS: dict[str, type[Evaluation]] = {
-    kind.name: kind for kind in (KNN, Linear, Clustering, HierarchyAgreement, SemiSupervised, FineTune, Transfer)
+    kind.name: kind for kind in (KNN, Linear, Clustering, TreeAgreement, SemiSupervised, FineTune, Transfer)
 }
-"""By the names of the command line."""
+"""By their names on the command line."""
+RENAMED = {"hierarchy": "tree"}
+
+
+def find_evaluation(name: str) -> type[Evaluation]:
+    """The evaluation of this name, or a ValueError with the choices."""
+    if name in RENAMED:
+        now = RENAMED[name]
+        raise ValueError(f"the evaluation {name!r} is now called {now!r}, and its options are --{now}.*")
+    if name not in EVALUATIONS:
+        raise ValueError(f"there is no evaluation {name!r}: choose from {', '.join(EVALUATIONS)}")
+    return EVALUATIONS[name]
+
 
 __all__ = [
     "EVALUATIONS",
     "KNN",
     "Clustering",
     "Evaluation",
+    "Figure",
     "FineTune",
-    "HierarchyAgreement",
+    "Kind",
     "Linear",
+    "Needs",
     "Result",
     "SemiSupervised",
     "Subject",
     "Transfer",
+    "TreeAgreement",
+    "find_evaluation",
 ]

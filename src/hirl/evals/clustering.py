@@ -1,13 +1,16 @@
-"""Clustering evaluation: K-means with as many clusters as classes, and how well they are the classes."""
+"""Clustering: K-means with as many clusters as classes, compared with the classes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hirl.evals.base import Evaluation, Part, Result, Row, Subject, labels_of_part, level_names
-from hirl.hierarchy.builder import hierarchical_kmeans
+from hirl.data.sources.image_set import ImageSet
+from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
+from hirl.evals.labels import labels_of_part, level_names
+from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.metrics.clustering import clustering_accuracy, mutual_information
+from hirl.terminal.figures import Figure, share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,10 +18,10 @@ class Clustering(Evaluation):
     """The paper's clustering protocol: K-means over the test images, K the number of classes, at every label level.
 
     Args:
-        restarts: The best of so many starts is taken, by the distance to the cluster centres.
-        iterations: Steps of each at most.
-        spherical: Centres are kept at unit length, as features are; False: plain means.
-        part: The images that are clustered.
+        restarts: Starts of K-means; the one with the smallest distance to the cluster centres is taken.
+        iterations: Most iterations per start.
+        spherical: Keep the centres at unit length, as features are; False for plain means.
+        part: The images to cluster.
     """
 
     name: ClassVar[str] = "clustering"
@@ -27,25 +30,24 @@ class Clustering(Evaluation):
     spherical: bool = True
     part: Part = "test"
 
+    @property
+    def needs(self) -> Needs:
+        return Needs(labels=True, train=self.part == "train")
+
     def run(self, subject: Subject) -> Result:
-        images = subject.test if self.part == "test" else subject.train
+        images: ImageSet = subject.parts[self.part]
         labels = labels_of_part(images)
         features = subject.features(self.part)
+        build = HierarchicalKMeans(restarts=self.restarts, iterations=self.iterations, spherical=self.spherical)
         rows: list[Row] = []
-        headline: dict[str, float] = {}
+        headline: dict[str, Figure] = {}
         for level, name in enumerate(level_names(images)):
             classes = len(images.label_names[level])
             subject.progress("clustering", level, labels.shape[1])
-            tree = hierarchical_kmeans(
-                features,
-                (classes,),
-                seed=subject.seed,
-                iterations=self.iterations,
-                restarts=self.restarts,
-                spherical=self.spherical,
-            )
+            clusters = build(features, (classes,), seed=subject.seed).leaves
             truth = labels[:, level]
-            figures = {"accuracy": clustering_accuracy(tree.leaves, truth)} | mutual_information(tree.leaves, truth)
+            found = {"accuracy": clustering_accuracy(clusters, truth)} | mutual_information(clusters, truth)
+            figures = {figure: share(value) for figure, value in found.items()}
             rows.append({"labels": name, "clusters": classes} | figures)
             headline |= {f"{figure}, {name}": value for figure, value in figures.items()}
         subject.progress("clustering", labels.shape[1], labels.shape[1])

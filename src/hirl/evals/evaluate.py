@@ -1,36 +1,41 @@
-"""Assembles an encoder, its images and the evaluations asked for, and runs them."""
+"""`hirl.evaluate`: opens an encoder and images, runs evaluations on them and stores results with their protocol."""
 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
-from functools import cache as remembered
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hirl import evals
-from hirl.data.loader import normalisation
-from hirl.data.sources import Skipped, in_memory, open_images
+from hirl.backbones import feature_maps
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.sources.splits import NoParts
 from hirl.evals.base import Evaluation, Part, Result, Subject
-from hirl.evals.feature_cache import Shown, Store, extracted
-from hirl.evals.report import result_tables
+from hirl.evals.extractor import Extractor, Preprocessing, preprocessing_for
+from hirl.evals.feature_cache import FeatureCache
+from hirl.evals.images import request_images
+from hirl.evals.labels import check_labels
+from hirl.evals.protocol import protocol_of, store, stored
+from hirl.evals.report import print_headline, print_result
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
-from hirl.runs.open_encoder import Encoder, device_of, open_encoder
-from hirl.runs.representations import load_trained
-from hirl.runs.results import results_folder, write_result
-from hirl.terminal.progress import Progress, no_progress, progress_bars
+from hirl.runs.open_encoder import Encoder, find_device, open_encoder
+from hirl.terminal.progress import no_progress, progress_bars
 
-DEFAULT_TASKS = ("knn", "clustering", "hierarchy", "linear")
-LARGE_IMAGE = 224
+DEFAULT_TASKS = ("knn", "clustering", "tree", "linear")
 AUTO = "auto"
+
+
+class Prepared(NamedTuple):
+    """A task that has been checked and can run."""
+
+    task: Evaluation
+    subject: Subject
+    extractor: Extractor
 
 
 def evaluate(
@@ -53,204 +58,161 @@ def evaluate(
     workers: int | None = None,
     out: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = AUTO,
+    reuse: bool = False,
     quiet: bool = False,
 ) -> dict[str, Result]:
-    """The figures of an encoder, by task: the same protocol for each, written down beside them.
+    """Evaluate an encoder and return its results by task. Every encoder gets the same protocol.
 
     Args:
         subject: A run or its folder, a file of weights, a timm name, `torchvision:NAME`, or a module.
-        tasks: Names, or evaluations with arguments of their own; by default knn, clustering, hierarchy and linear.
+        tasks: Names, or evaluations with arguments of their own; by default knn, clustering, tree and linear.
         data: The labelled images; by default those the run was trained on.
-        test_data: The images to test on, where they are not another part of the same data.
-        split: The part that is learnt from and searched; by default the training part.
-        test_split: The part that is tested; by default val.
-        backbone: The network's timm or torchvision name, for a file of weights that does not say it.
-        backbone_args: What timm or torchvision is told beside the name.
-        weights: A file for a network that was given by name; by default its weights are random.
-        image_size: The side of the images the encoder sees; by default the run's, else that of small images or 224.
-        channels: Of the images; by default the run's, else 3.
-        mean: What is taken off each channel, in [0, 1]; by default what the run was trained with, else ImageNet's.
-        std: What is divided out of each channel.
-        method: The class of the run's method, where that is not of hirl.
-        seed: Of everything that is drawn.
-        device: cpu, cuda …; by default a GPU where there is one.
+        test_data: The images to test on, if they are not another part of the same data.
+        split: The part to learn from and to search; by default the training part.
+        test_split: The part to test on; by default val.
+        backbone: The network's timm or torchvision name, for a file of weights that does not name it.
+        backbone_args: Further arguments of the timm or torchvision network.
+        weights: A file of weights for a network given by name; by default its weights are random.
+        image_size: Side of the images in pixels; by default the run's, else that of small images, else 224.
+        channels: Channels of the images; by default the run's, else 3.
+        mean: Subtracted from each channel, in [0, 1]; by default as in the run's training, else ImageNet's.
+        std: Divides each channel.
+        method: The class of the run's method, if it is not part of hirl.
+        seed: Seed of all random numbers.
+        device: cpu, cuda …; by default a GPU if there is one.
         workers: Processes that read images.
-        out: The folder for the figures; by default the run's results, else nothing is written.
-        cache: The folder that keeps features; by default the run's, else none is kept; null: never.
-        quiet: No tables and no bars.
+        out: The folder for results; by default the run's, else none are written.
+        cache: The folder for features; by default the run's, else none are kept; null for none.
+        reuse: Take a result stored for exactly the same protocol instead of computing it again.
+        quiet: Print no tables and no progress.
     """
-    asked = [_evaluation(task) for task in tasks or DEFAULT_TASKS]
     if seed < 0:
         raise ValueError(f"seed must be at least 0, not {seed}")
-    opened = open_encoder(subject, backbone=backbone, backbone_args=backbone_args, weights=weights, channels=channels)
-    if method is not None and opened.run is None:
+    asked = [task if isinstance(task, Evaluation) else evals.find_evaluation(task)() for task in tasks or DEFAULT_TASKS]
+    encoder = open_encoder(subject, backbone=backbone, backbone_args=backbone_args, weights=weights, channels=channels)
+    if method is not None and encoder.run is None:
         raise ValueError(f"method {method!r} cannot be given here: only a run has one")
-    _check_fixed(opened, image_size=image_size, channels=channels, mean=mean, std=std)
-    train, test = _parts(opened, data, test_data, split, test_split, opened.channels or channels or 3)
-    folder = results_folder(opened.run, out, data, train)
-    store = Store(_cache_folder(opened.run, cache))
+    _check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
+    request = request_images(encoder, data, test_data=test_data, split=split, test_split=test_split, channels=channels)
+    folder = _results_folder(encoder.run, out)
+    features = FeatureCache(_cache_folder(encoder.run, cache))
+    where = find_device(device)
+    extractors: dict[Preprocessing, Extractor] = {}
 
-    results: dict[str, Result] = {}
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
-        seen = _subject(opened, train, test, image_size, mean, std, method, seed, device, workers, store, progress)
-        for task in asked:
-            try:
-                results[task.name] = task.run(seen)
-            except ValueError as error:
-                raise ValueError(f"{task.name}: {error}") from error
-            if folder is not None:
-                write_result(folder, task, results[task.name], seen, opened)
+
+        def prepare(task: Evaluation) -> Prepared:
+            parts = task.open_parts(request)
+            first = parts.get("train", parts["test"])
+            preprocessing = preprocessing_for(
+                encoder, first, image_size=image_size, mean=mean, std=std, device=where, workers=workers
+            )
+            if preprocessing not in extractors:  # tasks on the same images share their features
+                extractor = Extractor(encoder, preprocessing, features, method=method, progress=progress)
+                _check_features(extractor, first.channels)
+                extractors[preprocessing] = extractor
+            extractor = extractors[preprocessing]
+            return Prepared(task, _subject(extractor, parts, seed), extractor)
+
+        prepared = [prepare(task) for task in asked]
+        for task, ready, _ in prepared:  # before the first one runs
+            with _errors_named(task):
+                _check_needs(task, ready)
+        return {one.task.name: _evaluated(one, folder, reuse=reuse, quiet=quiet) for one in prepared}
+
+
+def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: bool) -> Result:
+    """The stored result of the same protocol, if that will do, else a new one, which is stored."""
+    task, subject, extractor = prepared
+    protocol = None if folder is None else protocol_of(task, subject, extractor)
+    if reuse and folder is not None and protocol is not None:
+        known = stored(folder, protocol)
+        if known is not None:
             if not quiet:
-                result_tables(task.name, f"{seen.name} on {test.name}", results[task.name])
-    return results
+                print_headline(task.name, known, note="stored earlier")
+            return known
+    with _errors_named(task):
+        result = task.run(subject)
+    if folder is not None and protocol is not None:
+        store(folder, protocol, result, extractor)
+    if not quiet:
+        print_result(task.name, subject, result)
+    return result
 
 
-def _evaluation(task: str | Evaluation) -> Evaluation:
-    if isinstance(task, Evaluation):
-        return task
-    if task not in evals.EVALUATIONS:
-        raise ValueError(f"there is no evaluation {task!r}: choose from {', '.join(evals.EVALUATIONS)}")
-    return evals.EVALUATIONS[task]()
-
-
-def _check_fixed(opened: Encoder, **given: Any) -> None:
-    """What an encoder was trained with cannot be told otherwise: the figures would be those of a misuse."""
-    for name, value in given.items():
-        own = getattr(opened, name)
-        if value is not None and own is not None and value != own:
-            raise ValueError(f"{name} is {value}, but {opened.name} was trained with {own}: leave it out")
-
-
-def _parts(
-    opened: Encoder, data: Any, test_data: Any, split: str | None, test_split: str | None, channels: int
-) -> tuple[ImageSet, ImageSet]:
-    """The images learnt from and those tested on, small ones read into memory."""
-    if data is None:
-        if opened.run is None:
-            raise ValueError(f"{opened.name} does not say on which images: give data, a folder or a known name")
-        data = opened.run.config["data"]
-        split = split if split is not None else opened.run.config.get("split")
-    elsewhere = test_data is not None
-    wanted = test_split if test_split is not None or elsewhere else "val"
-    train = _open(data, split, channels)
+@contextmanager
+def _errors_named(task: Evaluation) -> Iterator[None]:
     try:
-        test = _open(test_data if elsewhere else data, wanted, channels)
-    except NoParts as error:
-        if elsewhere or test_split is not None:
-            raise
-        lacks = "has no labels, and " if train.labels is None else "has "
-        raise ValueError(
-            f"{train.name} {lacks}no parts such as train and val, but an evaluation learns from labelled images and is "
-            "tested on others. Name the images to test on with test_data."
-        ) from error
+        yield
     except ValueError as error:
-        if elsewhere or test_split is not None:
-            raise
-        raise ValueError(f"{error} Name the images to test on with test_data or test_split.") from error
-    return train, test
+        raise ValueError(f"{task.name}: {error}") from error
 
 
-def _open(source: Any, split: str | None, channels: int) -> ImageSet:
-    skipped = Skipped()
-    images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
-    if len(skipped):
-        warnings.warn(skipped.summary(images.name), stacklevel=2)
-    return images
+def _check_same(encoder: Encoder, **given: Any) -> None:
+    """An encoder is evaluated with the preprocessing it was trained with: another would misjudge it."""
+    for name, value in given.items():
+        own = getattr(encoder, name)
+        value = tuple(value) if isinstance(value, list) else value
+        if value is not None and own is not None and value != own:
+            raise ValueError(f"{name} is {value}, but {encoder.name} was trained with {own}: leave it out")
 
 
-def _subject(
-    opened: Encoder,
-    train: ImageSet,
-    test: ImageSet,
-    image_size: int | None,
-    mean: tuple[float, ...] | None,
-    std: tuple[float, ...] | None,
-    method: str | type[Method] | None,
-    seed: int,
-    device: str | None,
-    workers: int | None,
-    store: Store,
-    progress: Progress,
-) -> Subject:
-    where = device_of(device)
-    own = LARGE_IMAGE if train.pixels is None else int(min(train.pixels.shape[-2:]))
-    size = next(one for one in (opened.image_size, image_size, own) if one is not None)
-    normal = normalisation(train, opened.mean or _tuple(mean), opened.std or _tuple(std))
-    network = opened.network.to(where)
-    _check_takes(network, opened.name, train.channels, size, where)
-    shown = Shown(size, normal, where, workers)
-    run = opened.run
-
-    def made(kind: str, part: Part, network: nn.Module, sha256: str) -> Tensor:
-        images = train if part == "train" else test
-        what = f"{kind} of {images.name}"
-        return store.kept(
-            kind, sha256, shown, images, lambda: extracted(network, images, shown, what=what, progress=progress)
-        )
-
-    @remembered
-    def features(part: Part) -> Tensor:
-        return made("features", part, network, opened.sha256)
-
+def _subject(extractor: Extractor, parts: dict[Part, ImageSet], seed: int) -> Subject:
+    encoder, preprocessing = extractor.encoder, extractor.preprocessing
+    run = encoder.run
     return Subject(
-        name=opened.name,
-        encoder=network,
-        image_size=size,
-        normalisation=normal,
-        train=train,
-        test=test,
-        features=features,
-        representations=None if run is None else _representations(run, method, where, made),
+        name=encoder.name,
+        encoder=extractor.network,
+        image_size=preprocessing.size,
+        normalisation=preprocessing.normalisation,
+        parts=parts,
+        features=lambda part: extractor.features(parts[part]),
+        representations=None if run is None else lambda part: extractor.representations(parts[part]),
         tree=run.tree if run is not None and run.tree_file.is_file() else None,
         method=None if run is None else run.config["method"]["class_path"].rsplit(".", 1)[-1],
         seed=seed,
-        device=where,
-        progress=progress,
+        device=preprocessing.device,
+        progress=extractor.progress,
     )
 
 
-def _representations(
-    run: Run,
-    method: str | type[Method] | None,
-    device: torch.device,
-    made: Callable[[str, Part, nn.Module, str], Tensor],
-) -> Callable[[Part], Tensor]:
-    """z⁰…zᴸ of a part; the run's heads are loaded when they are first asked for."""
-
-    @remembered
-    def trained() -> tuple[nn.Module, str]:
-        network = load_trained(run, method=method)
-        return network.to(device), network.sha256
-
-    @remembered
-    def representations(part: Part) -> Tensor:
-        return made("representations", part, *trained())
-
-    return representations
-
-
-def _tuple(values: Any) -> tuple[float, ...] | None:
-    return None if values is None else tuple(values)
+def _check_needs(task: Evaluation, subject: Subject) -> None:
+    if task.needs.labels:
+        check_labels(subject)
+    if task.needs.feature_maps:
+        size, channels = subject.image_size, subject.test.channels
+        with torch.inference_mode():
+            feature_maps(subject.encoder, torch.zeros(1, channels, size, size, device=subject.device))
 
 
 @torch.inference_mode()
-def _check_takes(network: nn.Module, name: str, channels: int, size: int, device: torch.device) -> None:
-    """Shows the encoder an image of the size in question: many can take but one."""
+def _check_features(extractor: Extractor, channels: int) -> None:
+    """Try the encoder on two blank images: many networks take images of one size only."""
+    name, size = extractor.encoder.name, extractor.preprocessing.size
     try:
-        features = network(torch.zeros(2, channels, size, size, device=device))
+        features = extractor.network(torch.zeros(2, channels, size, size, device=extractor.preprocessing.device))
     except (AssertionError, RuntimeError, ValueError, TypeError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        reason = lines[0].rstrip(".")
         raise ValueError(
-            f"{name} cannot take images of {size} × {size} pixels in {channels} channels: {reason}; say its own "
-            "image_size"
+            f"{name} cannot take images of {size} × {size} pixels in {channels} channels: {lines[0].rstrip('.')}; give "
+            "its own image_size"
         ) from error
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(f"{name} must give pooled features of shape (B, width), but gives {shape} for 2 images")
 
 
+def _results_folder(run: Run | None, out: str | os.PathLike[str] | None) -> Path | None:
+    """`out`, or the run's results; None: nothing is written."""
+    if out is None:
+        return None if run is None else Path(run.results_folder)
+    folder = Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"cannot write results to {str(folder)!r}: it is not a folder")
+    return folder
+
+
 def _cache_folder(run: Run | None, cache: str | os.PathLike[str] | None) -> Path | None:
     if cache == AUTO:
-        return None if run is None else run.features_folder
+        return None if run is None else Path(run.features_folder)
     return None if cache is None else Path(cache)

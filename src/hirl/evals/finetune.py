@@ -1,4 +1,4 @@
-"""Fine-tuning: the encoder learns along with a linear classifier, by the paper's recipes for CNNs and transformers."""
+"""Fine-tuning: the encoder is trained with a linear classifier, by the paper's settings for CNNs and transformers."""
 
 from __future__ import annotations
 
@@ -7,68 +7,73 @@ from typing import ClassVar, Literal
 
 from hirl.backbones import has_tokens
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.base import Evaluation, Result, Row, Subject, labels_of, labels_of_part
-from hirl.evals.label_levels import accuracies, check_level
-from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, Recipe
-from hirl.evals.supervised import Classifier, answers, learn
+from hirl.evals.base import Evaluation, Needs, Result, Row, Subject
+from hirl.evals.label_levels import accuracies
+from hirl.evals.labels import check_level, labels_of, labels_of_part
+from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, TrainingSettings
+from hirl.evals.supervised import Classifier, learn, predict
 
-Kind = Literal["cnn", "vit"]
+Family = Literal["cnn", "vit"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class FineTune(Evaluation):
-    """Accuracy after the last epoch of learning one label level, on a copy of the encoder.
+    """Accuracy after the last epoch of training a copy of the encoder on one label level.
 
     Args:
-        level: The label level learnt, 0 being the finest; coarser ones are read off the answers where they are nested.
-        recipe: "cnn" or "vit"; None for the one that suits the encoder.
-        epochs: None for the recipe's; warm-up and milestones keep their share of them.
-        batch_size: None for the recipe's, made smaller where it would leave under fifty steps an epoch.
-        encoder_lr: Peak rate of the encoder at the recipe's own batch, scaled with the batch; None for the recipe's.
-        classifier_lr: The same of the classifier.
+        level: The label level to learn, 0 being the finest; coarser levels are derived from the predictions where the
+            labels are nested.
+        family: Whose settings to train with, "cnn" or "vit"; None for those of the encoder's kind.
+        epochs: None for those of the settings; warm-up and milestones keep their share of them.
+        batch_size: None for that of the settings, made smaller where it would leave under fifty steps per epoch.
+        encoder_lr: Peak rate of the encoder at the settings' own batch, scaled with the batch; None for theirs.
+        classifier_lr: The same for the classifier.
     """
 
     name: ClassVar[str] = "finetune"
     level: int = 0
-    recipe: Kind | None = None
+    family: Family | None = None
     epochs: int | None = None
     batch_size: int | None = None
     encoder_lr: float | None = None
     classifier_lr: float | None = None
 
+    @property
+    def needs(self) -> Needs:
+        return Needs(labels=True)
+
     def run(self, subject: Subject) -> Result:
-        official = {"cnn": FINE_TUNE_CNN, "vit": FINE_TUNE_VIT}[self._kind(subject)]
-        recipe = self._adapted(official, len(subject.train))
-        rows = self._tuned(subject, subject.train, recipe, what=self.name)
-        return Result({row["labels"]: row["accuracy"] for row in rows}, rows, recipe.settled)
+        official = {"cnn": FINE_TUNE_CNN, "vit": FINE_TUNE_VIT}[self._family(subject)]
+        settings = self._adapted(official, len(subject.train))
+        rows = self._tuned(subject, subject.train, settings, task=self.name)
+        return Result({row["labels"]: row["accuracy"] for row in rows}, rows, settings.effective)
 
-    def _kind(self, subject: Subject) -> Kind:
-        """Whose recipe the encoder is trained by."""
-        if self.recipe not in (None, "cnn", "vit"):
+    def _family(self, subject: Subject) -> Family:
+        if self.family not in (None, "cnn", "vit"):
             raise ValueError(
-                f"{self.name}.recipe is {self.recipe!r}, but must be one of 'cnn', 'vit', or None to suit the encoder"
+                f"{self.name}.family is {self.family!r}, but must be one of 'cnn', 'vit', or None for the encoder's own"
             )
-        return self.recipe or ("vit" if has_tokens(subject.encoder) else "cnn")
+        return self.family or ("vit" if has_tokens(subject.encoder) else "cnn")
 
-    def _adapted(self, official: Recipe, images: int) -> Recipe:
-        """The official recipe for so many training images, with what the arguments would have otherwise."""
-        recipe = official.scaled(
+    def _adapted(self, official: TrainingSettings, images: int) -> TrainingSettings:
+        """The official settings for a number of training images, with this evaluation's arguments."""
+        settings = official.scaled(
             images,
             epochs=self.epochs,
             batch_size=self.batch_size,
             encoder_lr=self.encoder_lr,
             classifier_lr=self.classifier_lr,
         )
-        if recipe.encoder_lr == 0:
+        if settings.encoder_lr == 0:
             raise ValueError("encoder_lr is 0, but the encoder has to learn: choose a rate above 0, or the task linear")
-        return recipe
+        return settings
 
-    def _tuned(self, subject: Subject, images: ImageSet, recipe: Recipe, *, what: str) -> list[Row]:
-        """The accuracies on the subject's test images after training on these ones."""
+    def _tuned(self, subject: Subject, images: ImageSet, settings: TrainingSettings, *, task: str) -> list[Row]:
+        """The accuracies on the subject's test images after training on `images`."""
         train_labels, test_labels = labels_of(subject)
         check_level(self.level, subject.train)
         learnt = labels_of_part(images)[:, self.level : self.level + 1]
-        classifier = Classifier(subject, [len(images.label_names[self.level])], recipe)
-        learn(classifier, images, learnt, recipe, subject=subject, what=what)
-        said, index = answers(classifier, subject.test, subject=subject, what=what)
-        return accuracies(said[:, 0], test_labels[index], train_labels, level=self.level, images=subject.test)
+        classifier = Classifier(subject, [len(images.label_names[self.level])], settings)
+        learn(classifier, images, learnt, settings, subject=subject, task=task)
+        predictions, index = predict(classifier, subject.test, subject=subject, task=task)
+        return accuracies(predictions[:, 0], test_labels[index], train_labels, level=self.level, images=subject.test)

@@ -1,17 +1,19 @@
-"""KNN evaluation: the weighted vote of the nearest training images, at every label level (T = .07 as in the paper)."""
+"""KNN: the weighted vote of the nearest training images, at every label level (T = .07 as in the paper)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from hirl.evals.base import Evaluation, Result, Row, Subject, labels_of, level_names
+from hirl.evals.base import Evaluation, Needs, Result, Row, Subject
+from hirl.evals.labels import labels_of, level_names
 from hirl.metrics.knn import KS, TEMPERATURE, check_knn, knn_accuracy
+from hirl.terminal.figures import share
 
 
 @dataclass(frozen=True, kw_only=True)
 class KNN(Evaluation):
-    """The paper's KNN protocol: each K, and the best of them, by a weighted vote among all training images.
+    """The paper's KNN protocol: accuracy of a weighted vote among all training images, for each K and the best K.
 
     Args:
         ks: Numbers of neighbours.
@@ -21,6 +23,10 @@ class KNN(Evaluation):
     name: ClassVar[str] = "knn"
     ks: tuple[int, ...] = KS
     temperature: float = TEMPERATURE
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(labels=True)
 
     def run(self, subject: Subject) -> Result:
         train_labels, test_labels = labels_of(subject)
@@ -36,12 +42,12 @@ class KNN(Evaluation):
         names = level_names(subject.test)
         best = found.argmax(0).tolist()
         rows: list[Row] = [
-            {"labels": name, "K": k, "accuracy": float(found[place, level]), "best": place == best[level]}
+            {"labels": name, "K": k, "accuracy": share(float(found[place, level])), "best": place == best[level]}
             for level, name in enumerate(names)
             for place, k in enumerate(self.ks)
         ]
         return Result(
-            headline={name: float(found[best[level], level]) for level, name in enumerate(names)},
+            headline={name: share(float(found[best[level], level])) for level, name in enumerate(names)},
             rows=rows,
             chosen={f"K at {name}": self.ks[best[level]] for level, name in enumerate(names)},
         )

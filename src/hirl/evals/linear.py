@@ -1,4 +1,4 @@
-"""Linear classification on frozen features: a fast way over features in memory, and each method's official setting."""
+"""Linear classification on frozen features: fast, on features in memory, or by each method's official settings."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from hirl.evals.base import Evaluation, Result, Row, Subject, labels_of, level_name, level_names
+from hirl.evals.base import Evaluation, Needs, Result, Row, Subject
+from hirl.evals.labels import labels_of, level_name, level_names
 from hirl.evals.logistic import Regressions, fit
 from hirl.evals.sampling import held_out
-from hirl.evals.settings import LINEAR, Recipe
-from hirl.evals.supervised import Classifier, answers, learn
+from hirl.evals.settings import LINEAR, TrainingSettings
+from hirl.evals.supervised import Classifier, learn, predict
+from hirl.terminal.figures import share
 
-HELD_OUT = 0.1  # of the training images choose the rate
-EPOCHS, BATCH_SIZE = 50, 256  # of the fast way
+HELD_OUT = 0.1  # share of the training images that the rate is chosen on
+EPOCHS, BATCH_SIZE = 50, 256  # of the fast setting
 Setting = Literal["fast", "official", "MoCoV2", "SimSiam", "SwAV", "MoCoV3", "DINO", "IBOT"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Linear(Evaluation):
-    """A linear classifier at every label level, on an encoder that stays frozen and in eval mode.
+    """A linear classifier per label level, on an encoder that stays frozen and in eval mode.
 
     Args:
-        setting: "fast" shows each image once, whole, and fits logistic regressions on the features in memory;
-            "official" shows random crops and flips every epoch and trains as the publication of the run's method does;
-            a method's name takes that one's setting for any encoder.
-        rates: Learning rates the fast way tries, with each weight decay. A tenth of the training images of every class
-            chooses, and the winner is fitted anew on all of them; the test images have no say.
-        weight_decays: What the fast way tries with each rate.
-        standardise: Whether the fast way gives each feature mean 0 and variance 1, rather than only dividing all
-            features by one number.
+        setting: "fast" fits logistic regressions on the features of centre-cropped images, in memory; "official" trains
+            on random crops and flips, as the publication of the run's method does; a method's name uses that method's
+            settings for any encoder.
+        rates: Learning rates that "fast" tries, with each weight decay. They are compared on a tenth of the training
+            images per class, and the best is fitted again on all training images; test images play no part.
+        weight_decays: Weight decays that "fast" tries with each rate.
+        standardise: Whether "fast" gives each feature mean 0 and variance 1; if not, all features are divided by one
+            number.
         epochs: None for the setting's own; milestones keep their share of the epochs.
-        batch_size: None for the setting's own, made smaller where it would leave under fifty steps an epoch; official
-            rates follow it in proportion.
+        batch_size: None for the setting's own, made smaller where it would leave under fifty steps per epoch; official
+            rates scale with it.
     """
 
     name: ClassVar[str] = "linear"
@@ -46,58 +48,66 @@ class Linear(Evaluation):
     epochs: int | None = None
     batch_size: int | None = None
 
+    @property
+    def needs(self) -> Needs:
+        return Needs(labels=True)
+
     def run(self, subject: Subject) -> Result:
         train_labels, test_labels = labels_of(subject)
         if self.setting == "fast":
             return self._fast(subject, train_labels, test_labels)
-        return self._official(subject, self._recipe(subject), train_labels, test_labels)
+        return self._official(subject, self._settings(subject), train_labels, test_labels)
 
-    def _recipe(self, subject: Subject) -> Recipe:
+    def _settings(self, subject: Subject) -> TrainingSettings:
         name = subject.method if self.setting == "official" else self.setting
         if name not in LINEAR:
-            whose = "linear.setting is" if self.setting != "official" else f"{subject.name} was trained by"
+            source = "linear.setting is" if self.setting != "official" else f"{subject.name} was trained by"
             raise ValueError(
-                f"{whose} {name!r}, which has no official linear setting: choose linear.setting from fast, "
+                f"{source} {name!r}, which has no official linear setting: choose linear.setting from fast, "
                 + ", ".join(LINEAR)
             )
         return LINEAR[name].scaled(len(subject.train), epochs=self.epochs, batch_size=self.batch_size)
 
-    def _official(self, subject: Subject, recipe: Recipe, train_labels: Tensor, test_labels: Tensor) -> Result:
+    def _official(
+        self, subject: Subject, settings: TrainingSettings, train_labels: Tensor, test_labels: Tensor
+    ) -> Result:
         classes = [len(names) for names in subject.train.label_names]
-        classifier = Classifier(subject, classes, recipe)
-        # The encoder learns nothing, so one pass serves the classifiers of all levels: none knows of the others.
-        learn(classifier, subject.train, train_labels, recipe, subject=subject, what=self.name)
-        said, index = answers(classifier, subject.test, subject=subject, what=self.name)
-        right = (said == test_labels[index]).double().mean(0)  # (levels,)
-        seen = {"features": "pooled, joined with the mean patch token" if classifier.mean_patch else "pooled"}
-        return _result(subject, right.tolist(), [{}] * len(classes), recipe.settled | seen)
+        classifier = Classifier(subject, classes, settings)
+        # The encoder is frozen, so one pass trains the classifiers of all levels without any effect on each other.
+        learn(classifier, subject.train, train_labels, settings, subject=subject, task=self.name)
+        predictions, index = predict(classifier, subject.test, subject=subject, task=self.name)
+        accuracy = (predictions == test_labels[index]).double().mean(0)  # (levels,)
+        features = "pooled, joined with the mean patch token" if classifier.mean_patch else "pooled"
+        return _result(subject, accuracy.tolist(), [{}] * len(classes), settings.effective | {"features": features})
 
     def _fast(self, subject: Subject, train_labels: Tensor, test_labels: Tensor) -> Result:
         tried = self._tried()
-        aside = held_out(train_labels[:, 0], HELD_OUT, seed=subject.seed)
-        if not aside.any():
+        validation = held_out(train_labels[:, 0], HELD_OUT, seed=subject.seed)
+        if not validation.any():
             raise ValueError(
-                f"{subject.train.name} has one image a class, but the fast linear evaluation holds some out to choose "
-                "its rate: give more images, or choose an official setting"
+                f"{subject.train.name} has one image per class, but the fast linear evaluation holds some out to "
+                "choose its rate: give more images, or choose an official setting"
             )
         features = subject.features("train").float().to(subject.device)
-        asked = subject.features("test").float().to(subject.device)
-        right: list[float] = []
-        settled: list[dict[str, float]] = []
+        test_features = subject.features("test").float().to(subject.device)
+        accuracies: list[float] = []
+        chosen: list[dict[str, float]] = []
         for level in range(train_labels.shape[1]):
             labels = train_labels[:, level].to(subject.device)
-            fitted = self._fitted(subject, features[~aside], labels[~aside], tried, level)
-            found = (fitted.answers(features[aside]) == labels[aside, None]).double().mean(0).tolist()  # (R,)
-            best = found.index(max(found))  # of equals the lowest rate
+            fitted = self._fitted(subject, features[~validation], labels[~validation], tried, level)
+            predictions = fitted.predict(features[validation])  # (n, R)
+            found = (predictions == labels[validation, None]).double().mean(0).tolist()  # (R,)
+            best = found.index(max(found))  # of equally good ones the lowest rate
             final = self._fitted(subject, features, labels, tried[best : best + 1], level)
             truth = test_labels[:, level].to(subject.device)
-            right.append(float((final.answers(asked)[:, 0] == truth).double().mean()))
-            settled.append({"lr": tried[best][0], "weight_decay": tried[best][1], "held-out accuracy": found[best]})
-        chosen = {
-            "rates": {level_name(subject.train, level): row for level, row in enumerate(settled)},
-            "held_out": int(aside.sum()),
+            accuracies.append(float((final.predict(test_features)[:, 0] == truth).double().mean()))
+            rate, decay = tried[best]
+            chosen.append({"lr": rate, "weight_decay": decay, "held-out accuracy": share(found[best])})
+        settings = {
+            "rates": {level_name(subject.train, level): row for level, row in enumerate(chosen)},
+            "held_out": int(validation.sum()),
         }
-        return _result(subject, right, settled, chosen)
+        return _result(subject, accuracies, chosen, settings)
 
     def _tried(self) -> list[tuple[float, float]]:
         """(rate, weight decay), the lowest rates first."""
@@ -115,7 +125,7 @@ class Linear(Evaluation):
         for name, value in (("epochs", epochs), ("batch_size", batch_size)):
             if value < 1:
                 raise ValueError(f"linear.{name} is {value}, but must be at least 1")
-        what = f"{self.name}, {level_name(subject.train, level)}"
+        task = f"{self.name}, {level_name(subject.train, level)}"
         return fit(
             features,
             labels,
@@ -126,13 +136,14 @@ class Linear(Evaluation):
             batch_size=batch_size,
             standardise=self.standardise,
             seed=subject.seed,
-            told=lambda done: subject.progress(what, done, epochs),
+            progress=lambda done: subject.progress(task, done, epochs),
         )
 
 
-def _result(subject: Subject, right: list[float], more: list[dict[str, Any]], chosen: dict[str, Any]) -> Result:
-    names = level_names(subject.test)
+def _result(subject: Subject, accuracies: list[float], more: list[dict[str, Any]], chosen: dict[str, Any]) -> Result:
+    headline = {name: share(value) for name, value in zip(level_names(subject.test), accuracies, strict=True)}
     rows: list[Row] = [
-        {"labels": name, "accuracy": share} | extra for name, share, extra in zip(names, right, more, strict=True)
+        {"labels": name, "accuracy": accuracy} | extra
+        for (name, accuracy), extra in zip(headline.items(), more, strict=True)
     ]
-    return Result(dict(zip(names, right, strict=True)), rows, chosen)
+    return Result(headline, rows, chosen)

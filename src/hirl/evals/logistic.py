@@ -1,4 +1,4 @@
-"""Logistic regression on features in memory, at many learning rates at once: they share every matrix product."""
+"""Logistic regression on features in memory, at many learning rates at once, which share every matrix product."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from hirl.data.views.draws import permutation
 from hirl.evals.settings import fitting_batch
 
 MOMENTUM = 0.9
-CHUNK = 8192  # images answered at a time
+CHUNK = 8192  # images classified at a time
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Features to inputs of length about 1, so that rates mean the same at any width and scale."""
+    """Scales features to inputs of length about 1, so that a rate means the same at any width and scale."""
 
     mean: Tensor  # (D,)
     std: Tensor  # (D,)
 
     @classmethod
     def of(cls, features: Tensor, *, standardise: bool) -> Scaling:
-        """Each feature standardised, or all of them divided by one number only."""
+        """Standardise each feature, or only divide all of them by one number."""
         width = features.shape[1]
         if standardise:
             std, mean = torch.std_mean(features, dim=0, correction=0)
-            # A feature that never changes says nothing, whatever it is divided by.
+            # A constant feature carries no information, whatever it is divided by.
             return cls(mean, torch.where(std > 0, std, 1.0) * math.sqrt(width))
         length = features.square().sum(1).mean().sqrt().clamp(min=torch.finfo(features.dtype).tiny)
         return cls(torch.zeros_like(features[0]), length.expand(width))
@@ -47,8 +47,8 @@ class Regressions:
     biases: Tensor  # (R · C,)
     count: int  # R
 
-    def answers(self, features: Tensor) -> Tensor:
-        """(N, R): the class each regression gives each image."""
+    def predict(self, features: Tensor) -> Tensor:
+        """(N, R): the class that each regression predicts for each image."""
         parts = [torch.addmm(self.biases, self.scaling(rows), self.weights) for rows in features.split(CHUNK)]
         return torch.cat([part.unflatten(1, (self.count, -1)).argmax(2) for part in parts])
 
@@ -65,12 +65,12 @@ def fit(
     batch_size: int,
     standardise: bool,
     seed: int,
-    told: Callable[[int], None] = lambda _epochs: None,
+    progress: Callable[[int], None] = lambda _epochs: None,
 ) -> Regressions:
     """SGD with momentum from zero, the rate falling by half a cosine to 0, the r-th at rates[r] and weight_decays[r].
 
-    features (N, D), labels (N,), rates and weight_decays (R,). The gradient is written out, since it is short:
-    (softmax − truth) times the inputs.
+    features (N, D), labels (N,), rates and weight_decays (R,). `progress` is called with the number of epochs done. The
+    gradient is short enough to write out: (softmax − truth) times the inputs.
     """
     N, D = features.shape
     R = len(rates)
@@ -95,5 +95,5 @@ def fit(
             weights.addcmul_(speeds[0], now, value=-1)
             biases.addcmul_(speeds[1], now, value=-1)
             step += 1
-        told(epoch + 1)
+        progress(epoch + 1)
     return Regressions(scaling, weights, biases, R)

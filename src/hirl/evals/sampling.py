@@ -1,6 +1,6 @@
-"""Which training images are taken: class by class, as a function of labels, share and seed alone.
+"""Samples of the training images, class by class: a function of labels, share and seed alone.
 
-A larger share of the same seed holds the smaller one.
+With the same seed, a larger share contains the smaller one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STREAM = 1 << 40  # beyond any epoch
 def class_balanced(labels: Tensor, share: float, *, seed: int, names: Sequence[str]) -> Tensor:
     """Indices, ascending: the same number of every class, at least one, `share` of all images together.
 
-    `labels` is (N,); `names` are the classes'. A share of 1 is all images, however many each class has.
+    `labels` is (N,); `names` are those of the classes. A share of 1 is all images, whatever the sizes of the classes.
     """
     if not 0 < share <= 1:
         raise ValueError(f"share is {share}, but must be above 0 and at most 1")
@@ -39,14 +39,14 @@ def class_balanced(labels: Tensor, share: float, *, seed: int, names: Sequence[s
 
 
 def held_out(labels: Tensor, share: float, *, seed: int) -> Tensor:
-    """(N,) bool: about `share` of every class, one at least where the class has two."""
+    """(N,) bool: about `share` of every class, at least one image where the class has two."""
     counts = torch.bincount(labels)
     some = (counts * share).round().clamp(min=1).minimum(counts - 1)  # (classes,)
     return _place_in_class(labels, seed) < some[labels]
 
 
 def _place_in_class(labels: Tensor, seed: int) -> Tensor:
-    """(N,): the image's place in a random order of its class, from 0."""
+    """(N,): the image's rank, from 0, in a random order of its class."""
     order = torch.from_numpy(permutation(seed, _STREAM, len(labels)))
     order = order[labels[order].argsort(stable=True)]  # by class, in random order within
     counts = torch.bincount(labels)
@@ -57,7 +57,7 @@ def _place_in_class(labels: Tensor, seed: int) -> Tensor:
 
 
 def listed(images: ImageSet, wanted: Sequence[str]) -> Tensor:
-    """Indices, ascending, of the images with these file names; as much of the path counts as a name gives."""
+    """Indices, ascending, of the images with these file names; a name may include the end of the path."""
     names = [PurePath(name.strip()).parts for name in wanted if name.strip()]
     if not names:
         raise ValueError("the list of files is empty, but must name at least one training image")

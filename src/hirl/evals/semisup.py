@@ -1,6 +1,6 @@
 """Semi-supervised learning: fine-tuning on a small, class-balanced share of the labelled images.
 
-Which images is a function of labels, share and seed, never of the encoder: both arms learn from the same ones.
+The choice of images is a function of labels, share and seed, not of the encoder: both arms learn from the same ones.
 """
 
 from __future__ import annotations
@@ -13,22 +13,25 @@ from typing import ClassVar
 from torch import Tensor
 
 from hirl.data.sources.subset import Subset
-from hirl.evals.base import Result, Row, Subject, labels_of
+from hirl.evals.base import Result, Row, Subject
 from hirl.evals.finetune import FineTune
+from hirl.evals.labels import labels_of
 from hirl.evals.sampling import class_balanced, listed
 from hirl.evals.settings import SEMI_CNN, SEMI_VIT, nearest_share
+from hirl.terminal.figures import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
 class SemiSupervised(FineTune):
-    """Accuracy after the last epoch of learning from each share of the training images.
+    """Accuracy after the last epoch of training on each share of the training images.
 
-    Rates and batch are those of the official share, 1 % or 10 %, that is nearest in proportion. Beside the arguments of
-    `FineTune`:
+    Rates and batch size are those of the official share, 1 % or 10 %, that is nearest on a log scale. Beside the
+    arguments of `FineTune`:
 
     Args:
-        shares: Of the training images, the same number of every class.
-        files: The images themselves instead, as file names or a text file with one a line (ImageNet's usual subsets).
+        shares: Shares of the training images, with the same number of images per class.
+        files: The images to learn from instead: file names, or a text file with one per line (ImageNet's usual
+            subsets).
     """
 
     name: ClassVar[str] = "semisup"
@@ -36,23 +39,23 @@ class SemiSupervised(FineTune):
     files: str | list[str] | None = None
 
     def run(self, subject: Subject) -> Result:
-        official = {"cnn": SEMI_CNN, "vit": SEMI_VIT}[self._kind(subject)]
-        headline: dict[str, float] = {}
+        official = {"cnn": SEMI_CNN, "vit": SEMI_VIT}[self._family(subject)]
+        headline: dict[str, Figure] = {}
         rows: list[Row] = []
         chosen = {}
         for share, picked in self._picked(subject).items():
             images = Subset(subject.train, picked)
             nearest = nearest_share(share)
-            recipe = self._adapted(official[nearest], len(images))
+            settings = self._adapted(official[nearest], len(images))
             name = f"{100 * share:.4g} %"
-            found = self._tuned(subject, images, recipe, what=f"{self.name} {name}")
+            found = self._tuned(subject, images, settings, task=f"{self.name} {name}")
             headline |= {f"{name}, {row['labels']}": row["accuracy"] for row in found}
             rows += [{"share": name, "images": len(images)} | dict(row) for row in found]
-            chosen[name] = recipe.settled | {"images": len(images), "settings_of_share": nearest}
+            chosen[name] = settings.effective | {"images": len(images), "settings_of_share": nearest}
         return Result(headline, rows, chosen)
 
     def _picked(self, subject: Subject) -> dict[float, Tensor]:
-        """Per share the indices of its images."""
+        """The indices of the images of each share."""
         labels, _ = labels_of(subject)
         if self.files is not None:
             indices = listed(subject.train, _names(self.files))
@@ -68,5 +71,5 @@ def _names(files: str | Sequence[str]) -> Sequence[str]:
         return files
     path = Path(files).expanduser()
     if not path.is_file():
-        raise ValueError(f"semisup.files is {files!r}, which is no file: name a text file with one image a line")
+        raise ValueError(f"semisup.files is {files!r}, which is not a file: name a text file with one image per line")
     return path.read_text(encoding="utf-8").splitlines()

@@ -1,7 +1,7 @@
 """How a classifier is trained: the official settings of each method and of the paper, as frozen data.
 
-What a source leaves open is filled in here and said beside it. Cosines fall step by step, not epoch by epoch. Nothing
-depends on whether the encoder was trained with a hierarchy: both arms get the same recipe.
+Where a source leaves a setting open, a comment explains the choice. Cosine schedules are per step, not per epoch.
+Nothing depends on whether the encoder was trained with HIRL: both arms get the same settings.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-# At least, where images are few: the batch shrinks for it. So many has the CNN recipe for the fewest images, 1 % of
-# ImageNet. With 19 an epoch, eight epochs of fine-tuning on 10,000 small images reached 20 %; with 78, 51 %.
-STEPS_AN_EPOCH = 50
-SMALLEST_BATCH = 16  # below it, batch norm's statistics are mere noise
+# Fewest steps per epoch: where images are few, the batch shrinks. The paper's CNN settings have 50 steps at 1 % of
+# ImageNet. Eight epochs of fine-tuning on 10,000 small images reached 20 % with 19 steps per epoch, 51 % with 78.
+STEPS_PER_EPOCH = 50
+SMALLEST_BATCH = 16  # below it, batch norm's statistics are noise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """One way to train a linear classifier, with the encoder below it or on top of a frozen one.
+class TrainingSettings:
+    """How to train a linear classifier, together with the encoder or on a frozen one.
 
-    The rates are those of `batch_size` images a step, after the warm-up.
+    Rates are those after the warm-up, at `batch_size` images per step.
     """
 
     optimiser: Literal["sgd", "lars", "adamw"] = "sgd"
     classifier_lr: float
     encoder_lr: float = 0.0  # 0: frozen, and in eval mode
-    layer_decay: float = 1.0  # each layer further from the classifier learns this much slower
+    layer_decay: float = 1.0  # factor on the rate per layer away from the classifier
     weight_decay: float = 0.0
     batch_size: int
     epochs: int
     warmup_epochs: float = 0.0
-    milestones: tuple[float, ...] = ()  # epochs; without any the rate falls by half a cosine to 0
-    factor: float = 1.0  # of the rate, at each milestone
-    mean_patch: bool = False  # for transformers: [CLS] joined with the mean patch token
+    milestones: tuple[float, ...] = ()  # in epochs; without any the rate falls by half a cosine to 0
+    factor: float = 1.0  # on the rate, at each milestone
+    mean_patch: bool = False  # for transformers: concatenate [CLS] with the mean patch token
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs"):
@@ -51,11 +51,11 @@ class Recipe:
         batch_size: int | None = None,
         encoder_lr: float | None = None,
         classifier_lr: float | None = None,
-    ) -> Recipe:
-        """The recipe for so many training images, with what the user would have otherwise.
+    ) -> TrainingSettings:
+        """The settings for a number of training images, with the arguments in place of their own values.
 
-        Warm-up and milestones keep their share of the epochs. Rates, the user's too, are those of the recipe's own
-        batch and follow the batch in proportion; AdamW's, whose steps do not grow with the gradient, by its root.
+        Warm-up and milestones keep their share of the epochs. All rates, given ones too, refer to the settings' own
+        batch and scale with the batch: linearly, or for AdamW, whose steps do not grow with the gradient, by its root.
         """
         batch = fitting_batch(self.batch_size, images) if batch_size is None else batch_size
         if batch > images:
@@ -75,7 +75,7 @@ class Recipe:
         )
 
     def share(self, epoch: float) -> float:
-        """What part of the peak rate holds after `epoch` epochs, whole or not."""
+        """The rate after `epoch` epochs, which may be a fraction, as a share of the peak rate."""
         if epoch < self.warmup_epochs:
             return epoch / self.warmup_epochs
         if self.milestones:
@@ -84,33 +84,35 @@ class Recipe:
         return (1 + math.cos(math.pi * min(passed, 1.0))) / 2
 
     @property
-    def settled(self) -> dict[str, Any]:
-        """The settings that have a say, as plain data."""
-        says_nothing = {"layer_decay": 1.0, "warmup_epochs": 0.0, "milestones": (), "factor": 1.0, "mean_patch": False}
-        return {name: value for name, value in asdict(self).items() if value != says_nothing.get(name)}
+    def effective(self) -> dict[str, Any]:
+        """The settings that have an effect, as plain data."""
+        neutral = {"layer_decay": 1.0, "warmup_epochs": 0.0, "milestones": (), "factor": 1.0, "mean_patch": False}
+        return {name: value for name, value in asdict(self).items() if value != neutral.get(name)}
 
 
 def fitting_batch(batch_size: int, images: int) -> int:
-    """The batch itself, or the largest power of two that leaves so few images fifty steps an epoch."""
-    if images >= STEPS_AN_EPOCH * batch_size:
+    """The batch size, or where images are few the largest power of two that leaves fifty steps per epoch."""
+    if images >= STEPS_PER_EPOCH * batch_size:
         return batch_size
-    power = 1 << max(0, (images // STEPS_AN_EPOCH).bit_length() - 1)
+    power = 1 << max(0, (images // STEPS_PER_EPOCH).bit_length() - 1)
     return min(batch_size, images, max(power, SMALLEST_BATCH))
 
 
-# Per method the linear classification of its publication. Rates are given there for 256 images a step.
+# Linear classification as in each method's publication, which gives rates per 256 images.
 LINEAR = {
-    "MoCoV2": Recipe(classifier_lr=30.0, batch_size=256, epochs=100, milestones=(60, 80), factor=0.1),
-    "SimSiam": Recipe(optimiser="lars", classifier_lr=0.1 * 4096 / 256, batch_size=4096, epochs=90),
-    "SwAV": Recipe(classifier_lr=0.3, weight_decay=1e-6, batch_size=256, epochs=100),
-    "MoCoV3": Recipe(classifier_lr=3.0 * 1024 / 256, batch_size=1024, epochs=90),
-    "DINO": Recipe(classifier_lr=0.001 * 1024 / 256, batch_size=1024, epochs=100, mean_patch=True),
-    "IBOT": Recipe(classifier_lr=0.001 * 1024 / 256, batch_size=1024, epochs=100, mean_patch=True),
+    "MoCoV2": TrainingSettings(classifier_lr=30.0, batch_size=256, epochs=100, milestones=(60, 80), factor=0.1),
+    "SimSiam": TrainingSettings(optimiser="lars", classifier_lr=0.1 * 4096 / 256, batch_size=4096, epochs=90),
+    "SwAV": TrainingSettings(classifier_lr=0.3, weight_decay=1e-6, batch_size=256, epochs=100),
+    "MoCoV3": TrainingSettings(classifier_lr=3.0 * 1024 / 256, batch_size=1024, epochs=90),
+    "DINO": TrainingSettings(classifier_lr=0.001 * 1024 / 256, batch_size=1024, epochs=100, mean_patch=True),
+    "IBOT": TrainingSettings(classifier_lr=0.001 * 1024 / 256, batch_size=1024, epochs=100, mean_patch=True),
 }
 
-# The paper's fine-tuning; also of its transfer to other images.
-FINE_TUNE_CNN = Recipe(encoder_lr=0.1, classifier_lr=1.0, batch_size=1024, epochs=20, milestones=(12, 16), factor=0.2)
-FINE_TUNE_VIT = Recipe(
+# The paper's fine-tuning and transfer.
+FINE_TUNE_CNN = TrainingSettings(
+    encoder_lr=0.1, classifier_lr=1.0, batch_size=1024, epochs=20, milestones=(12, 16), factor=0.2
+)
+FINE_TUNE_VIT = TrainingSettings(
     optimiser="adamw",
     encoder_lr=4e-3,
     classifier_lr=4e-3,
@@ -118,7 +120,7 @@ FINE_TUNE_VIT = Recipe(
     weight_decay=0.05,
     batch_size=1024,
     epochs=100,
-    warmup_epochs=20,  # the paper names none; these are BEiT's, whose other settings it takes
+    warmup_epochs=20,  # the paper gives none; this is BEiT's, whose other settings it uses
 )
 
 # By the share of labelled images.
@@ -133,5 +135,5 @@ SEMI_VIT = {
 
 
 def nearest_share(share: float) -> float:
-    """The share with official settings that is nearest in proportion; half way between them, the smaller."""
+    """The share with official settings that is nearest on a log scale; of two equally near, the smaller."""
     return min(sorted(SEMI_CNN), key=lambda official: abs(math.log(share / official)))

@@ -1,6 +1,6 @@
-"""Learning from labels: linear classifiers on an encoder, frozen or trained along, and their answers on test images.
+"""Learning from labels: linear classifiers on an encoder, frozen or trained with them, and their predictions.
 
-Randomness is a function of (seed, step) and, in the views, of (seed, epoch, sample): a second run gives the same bits.
+Randomness is a function of (seed, step) and, in the views, of (seed, epoch, sample): runs are reproducible to the bit.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.data.views import View
 from hirl.evals.base import Subject
 from hirl.evals.learning_rates import make_optimiser
-from hirl.evals.settings import Recipe
+from hirl.evals.settings import TrainingSettings
 from hirl.seeds import mix_seed
 
 SMALLEST_CROP = 0.08  # of the image's area, as in every official setting
 INITIAL_STD = 0.01  # of the classifiers' weights
-CLASSIFIER, FORWARD = range(2)  # streams of random numbers that must not meet
+CLASSIFIER, FORWARD = range(2)  # independent streams of random numbers
 
 
 class Classifier(nn.Module):
-    """One linear classifier a label level on an encoder: on the subject's own, frozen, or on a copy that learns."""
+    """One linear classifier per label level, on the subject's frozen encoder or on a copy that is trained."""
 
-    def __init__(self, subject: Subject, classes: Sequence[int], recipe: Recipe) -> None:
+    def __init__(self, subject: Subject, classes: Sequence[int], settings: TrainingSettings) -> None:
         super().__init__()
-        self.frozen = recipe.encoder_lr == 0
+        self.frozen = settings.encoder_lr == 0
         self.encoder = subject.encoder if self.frozen else copy.deepcopy(subject.encoder).requires_grad_(True)
-        self.mean_patch = recipe.mean_patch and has_tokens(self.encoder)
+        self.mean_patch = settings.mean_patch and has_tokens(self.encoder)
         self.eval()
-        nothing = torch.zeros(1, subject.train.channels, subject.image_size, subject.image_size, device=subject.device)
+        blank = torch.zeros(1, subject.train.channels, subject.image_size, subject.image_size, device=subject.device)
         with torch.no_grad():
-            width = self.features(nothing).shape[1]
+            width = self.features(blank).shape[1]
         self.heads = nn.ModuleList(nn.utils.skip_init(nn.Linear, width, count) for count in classes)
         generator = torch.Generator().manual_seed(mix_seed(subject.seed, CLASSIFIER))
         for head in self.heads:
@@ -49,7 +49,7 @@ class Classifier(nn.Module):
 
     def train(self, mode: bool = True) -> Classifier:
         super().train(mode)
-        self.encoder.train(mode and not self.frozen)  # or batch norm's statistics would move
+        self.encoder.train(mode and not self.frozen)  # or batch norm's statistics would change
         return self
 
     def features(self, images: Tensor) -> Tensor:
@@ -67,48 +67,55 @@ class Classifier(nn.Module):
 
 
 def learn(
-    classifier: Classifier, images: ImageSet, targets: Tensor, recipe: Recipe, *, subject: Subject, what: str
+    classifier: Classifier,
+    images: ImageSet,
+    targets: Tensor,
+    settings: TrainingSettings,
+    *,
+    subject: Subject,
+    task: str,
 ) -> None:
-    """Trains on random crops and flips of the images; `targets` is (N, heads)."""
+    """Train on random crops and flips of the images; `targets` is (N, heads)."""
     loader = Loader(
         images,
         (View(size=subject.image_size, scale=(SMALLEST_CROP, 1.0)),),
-        batch_size=recipe.batch_size,
+        batch_size=settings.batch_size,
         seed=subject.seed,
         device=subject.device,
         mean=subject.normalisation.mean,
         std=subject.normalisation.std,
     )
-    optimiser = make_optimiser(classifier.encoder, classifier.heads, recipe)
+    optimiser = make_optimiser(classifier.encoder, classifier.heads, settings)
     classifier.train()
-    step, steps = 0, recipe.epochs * len(loader)
+    step, steps = 0, settings.epochs * len(loader)
     cards = [subject.device] if subject.device.type == "cuda" else []
     with torch.random.fork_rng(devices=cards):
-        for epoch in range(recipe.epochs):
+        for epoch in range(settings.epochs):
             loader.set_epoch(epoch)
             for batch in loader:
                 torch.manual_seed(mix_seed(subject.seed, FORWARD, step))
                 for group in optimiser.param_groups:
-                    group["lr"] = group["peak"] * recipe.share(step / len(loader))
+                    group["lr"] = group["peak"] * settings.share(step / len(loader))
                 truth = targets[batch.index.cpu()].to(subject.device)  # (B, heads)
                 logits = classifier(batch.views[0])
-                loss = torch.stack([F.cross_entropy(said, truth[:, n]) for n, said in enumerate(logits)]).sum()
+                loss = torch.stack([F.cross_entropy(rows, truth[:, n]) for n, rows in enumerate(logits)]).sum()
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
                 step += 1
-                subject.progress(what, step, steps)
+                subject.progress(task, step, steps)
             if not math.isfinite(loss.item()):
                 raise ValueError(
-                    f"{what} diverged in epoch {epoch + 1} of {recipe.epochs} at a peak rate of {recipe.encoder_lr:g} "
-                    f"for the encoder and {recipe.classifier_lr:g} for the classifier: choose lower ones"
+                    f"{task} diverged in epoch {epoch + 1} of {settings.epochs} at a peak rate of "
+                    f"{settings.encoder_lr:g} for the encoder and {settings.classifier_lr:g} for the classifier: "
+                    "choose lower ones"
                 )
     classifier.eval()
 
 
 @torch.no_grad()
-def answers(classifier: Classifier, images: ImageSet, *, subject: Subject, what: str) -> tuple[Tensor, Tensor]:
-    """What the classifiers say of images shown whole, (N, heads), and which images those were, (N,)."""
+def predict(classifier: Classifier, images: ImageSet, *, subject: Subject, task: str) -> tuple[Tensor, Tensor]:
+    """The classifiers' predictions for centre-cropped images, (N, heads), and the indices of the images, (N,)."""
     loader = EvaluationLoader(
         images,
         size=subject.image_size,
@@ -117,9 +124,9 @@ def answers(classifier: Classifier, images: ImageSet, *, subject: Subject, what:
         std=subject.normalisation.std,
     )
     classifier.eval()
-    said, index = [], []
+    predictions, index = [], []
     for done, batch in enumerate(loader):
-        said.append(torch.stack([logits.argmax(1) for logits in classifier(batch.views[0])], dim=1).cpu())
+        predictions.append(torch.stack([logits.argmax(1) for logits in classifier(batch.views[0])], dim=1).cpu())
         index.append(batch.index.cpu())
-        subject.progress(f"{what}: test", done + 1, len(loader))
-    return torch.cat(said), torch.cat(index)
+        subject.progress(f"{task}: test", done + 1, len(loader))
+    return torch.cat(predictions), torch.cat(index)

@@ -8,6 +8,6 @@ from hirl.evals.finetune import FineTune
 
 
 class Transfer(FineTune):
-    """`FineTune`'s recipes on the subject's images, whichever they are; under a name of its own in the results."""
+    """`FineTune` on images other than the run's, under a name of its own in the results."""
 
     name: ClassVar[str] = "transfer"

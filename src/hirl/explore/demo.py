@@ -10,7 +10,10 @@ from torch import Tensor
 from hirl.explore.tree_text import level_table
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.tree import PrototypeTree
+from hirl.metrics.agreement import purity
+from hirl.metrics.clustering import mutual_information
 from hirl.terminal.progress import tree_progress
+from hirl.terminal.tables import per_cent
 
 LEVELS = (160, 40, 10)
 RESTARTS = 5
@@ -20,7 +23,6 @@ SHOWN_CHILDREN = 4
 def digits_demo(*, seed: int = 0) -> PrototypeTree:
     """Build and print the tree. The features are the pixels themselves: nothing is learnt."""
     from sklearn.datasets import load_digits
-    from sklearn.metrics import normalized_mutual_info_score
 
     digits = load_digits()
     features = torch.from_numpy(digits.data).float()
@@ -34,21 +36,15 @@ def digits_demo(*, seed: int = 0) -> PrototypeTree:
     nodes = [tree.paths[tree.leaves, level] for level in range(len(LEVELS))]
     level_table(
         tree,
-        purity=[f"{_purity(of, labels):.1%}" for of in nodes],
-        NMI=[f"{normalized_mutual_info_score(labels, of):.3f}" for of in nodes],
+        purity=[per_cent(purity(of, labels), digits=1) for of in nodes],
+        NMI=[per_cent(mutual_information(of, labels)["NMI"], digits=1) for of in nodes],
     )
     print(
-        "purity: share of images that show the most frequent digit of their node (a single node would have "
-        f"{_purity(torch.zeros_like(labels), labels):.1%})\n"
-        "NMI: normalised mutual information with the digits; 1 if each determines the other"
+        "purity: share of images that show their node's most frequent digit (one node for all would have "
+        f"{per_cent(purity(torch.zeros_like(labels), labels), digits=1)});\n"
+        "NMI: normalised mutual information with the digits, 100% if a level and the digits are the same partition."
     )
     return tree
-
-
-def _purity(nodes: Tensor, labels: Tensor) -> float:
-    table = torch.zeros(int(nodes.max()) + 1, int(labels.max()) + 1)
-    table.index_put_((nodes, labels), torch.tensor(1.0), accumulate=True)
-    return float(table.amax(1).sum() / len(labels))
 
 
 def _drawn(tree: PrototypeTree, labels: Tensor) -> Tree:

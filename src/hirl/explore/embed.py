@@ -1,25 +1,22 @@
-"""What a run makes of images, as arrays in a file: pooled features, z⁰…zᴸ and each image's path through the tree."""
+"""A run's representations of images, as arrays in a file: pooled features, z⁰…zᴸ and each image's path in the tree."""
 
 from __future__ import annotations
 
 import os
-import warnings
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor, nn
 
-from hirl.data.loader import normalisation
-from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.feature_cache import Shown, Store, extracted
+from hirl.evals.extractor import Extractor, preprocessing_for
+from hirl.evals.feature_cache import FeatureCache
+from hirl.evals.images import request_images
 from hirl.files import atomic_write, check_writable
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
-from hirl.runs.open_encoder import device_of, open_encoder
-from hirl.runs.representations import load_trained
+from hirl.runs.open_encoder import find_device, open_encoder
 from hirl.terminal.progress import no_progress, progress_bars
 
 if TYPE_CHECKING:
@@ -40,58 +37,39 @@ def embed(
     workers: int | None = None,
     quiet: bool = False,
 ) -> Arrays:
-    """Embeds images with a run, writes them to `out`, a .npz or .parquet file, and gives them as arrays by name.
+    """Embed images with a run, write them to `out`, a .npz or .parquet file, and return them as arrays by name.
 
-    image     (N,) where each image comes from
+    image     (N,) the path of each image
     features  (N, width) of the encoder
-    z0 … zL   (N, D) of the method's head and of those of the levels; a baseline has z0 alone
-    path      (N, L) nodes of the run's tree, fine → coarse, where there is a tree
-    labels    (N, levels), the finest first, and classes_0 …, the names of each level's classes, where there are labels
+    z0 … zL   (N, D) of the method's head and of the heads of the levels; a baseline has z0 alone
+    path      (N, L) nodes of the run's tree, fine → coarse, if there is a tree
+    labels    (N, levels), the finest first, and classes_0 …, the class names of each level, if there are labels
 
     Args:
         run: A run or its folder.
         data: The images; by default those the run was trained on.
-        out: The file; a .parquet file has a row an image, with its classes by name.
+        out: The file; a .parquet file has a row per image, with its classes by name.
         split: The part of the data; by default its training part.
-        method: The class of the run's method, where that is not of hirl.
-        device: cpu, cuda …; by default a GPU where there is one.
+        method: The class of the run's method, if it is not part of hirl.
+        device: cpu, cuda …; by default a GPU if there is one.
         workers: Processes that read images.
-        quiet: No bars.
+        quiet: Print no progress.
     """
-    opened = open_encoder(run)
-    folder = opened.run
-    if folder is None or opened.image_size is None:
-        raise ValueError(f"{opened.name} is no run, but embed needs the method and the heads of one")
+    encoder = open_encoder(run)
+    folder = encoder.run
+    if folder is None:
+        raise ValueError(f"{encoder.name} is not a run folder, but embed needs the method and the heads of a run")
     target = None if out is None else Path(out)
     if target is not None:
         check_target(target)
-    if data is None:
-        data, split = folder.config["data"], split if split is not None else folder.config.get("split")
-    found = open_images(data, split=split, channels=opened.channels or 3)
-    skipped = Skipped()
-    images = in_memory(found, skipped=skipped)
-    if len(skipped):
-        warnings.warn(skipped.summary(images.name), stacklevel=2)
-    where = device_of(device)
-    shown = Shown(opened.image_size, normalisation(images, opened.mean, opened.std), where, workers)
-    trained = load_trained(folder, method=method)
-    store = Store(folder.features_folder)
-
+    images = request_images(encoder, data, split=split).train()
+    preprocessing = preprocessing_for(encoder, images, device=find_device(device), workers=workers)
+    cache = FeatureCache(folder.features_folder)
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
-
-        def made(kind: str, network: nn.Module, sha256: str) -> Tensor:
-            what = f"{kind} of {images.name}"
-            return store.kept(
-                kind,
-                sha256,
-                shown,
-                images,
-                lambda: extracted(network.to(where), images, shown, what=what, progress=progress),
-            )
-
-        features = made("features", opened.network, opened.sha256)
-        z = made("representations", trained, trained.sha256)  # (N, 1 + L, D)
-    arrays: Arrays = {"image": np.array([found.path(index) for index in range(len(found))])}
+        extractor = Extractor(encoder, preprocessing, cache, method=method, progress=progress)
+        z = extractor.representations(images)  # (N, 1 + L, D)
+        features = extractor.features(images)
+    arrays: Arrays = {"image": np.array([images.path(index) for index in range(len(images))])}
     arrays |= {"features": features.numpy()}
     arrays |= {f"z{level}": z[:, level].numpy() for level in range(z.shape[1])}
     if folder.tree_file.is_file():
@@ -104,7 +82,7 @@ def embed(
 
 
 def check_target(out: Path) -> None:
-    """A ValueError if nothing could be written there; before the work is done."""
+    """Raise a ValueError if the file could not be written, before the work is done."""
     if out.suffix.lower() not in KINDS:
         raise ValueError(f"embeddings go to a file of one of {', '.join(KINDS)}, not to {str(out)!r}")
     if out.suffix.lower() == ".parquet":
@@ -112,8 +90,8 @@ def check_target(out: Path) -> None:
             import pyarrow  # noqa: F401
         except ImportError as error:
             raise ValueError(
-                f"{str(out)!r} asks for the library pyarrow, which is not installed: pip install pyarrow, or name a "
-                ".npz file"
+                f"{str(out)!r} needs the library pyarrow, which is not installed: pip install pyarrow, or name "
+                "a .npz file"
             ) from error
     check_writable(out)
 
@@ -136,7 +114,7 @@ def _write(out: Path, arrays: Arrays) -> None:
 
 
 def _table(arrays: Arrays) -> Table:
-    """A row an image: vectors as lists of one length, classes by name."""
+    """A row per image: vectors as lists of one length, classes by name."""
     import pyarrow
 
     columns: dict[str, Any] = {}

@@ -1,8 +1,8 @@
-"""How far a tree of images agrees with the tree of their labels: pure functions, from counts of nodes × classes.
+"""Agreement of a tree of images with the tree of their labels: pure functions of counts of nodes × classes.
 
-A tree is given as `paths` (N, L): the node of every image at each level, fine → coarse, each node within one of the
-next level; labels as (N, levels) alike. Above the last level stands a root that holds all images. Pairs of images are
-never listed: they are counted from the sizes of nodes and classes, so that time grows as that of sorting N numbers.
+A tree is given as `paths` (N, L): the node of every image at each level, fine → coarse, each node within one node of
+the next level; labels likewise as (N, levels). Above the last level is a root that holds all images. Pairs of images
+are never listed but counted from the sizes of nodes and classes, so that time grows like sorting N numbers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Cells(NamedTuple):
 
     node: Tensor  # (cells,)
     label: Tensor  # (cells,)
-    images: Tensor  # (cells,) how many
+    images: Tensor  # (cells,) counts
 
 
 def cells(nodes: Tensor, labels: Tensor) -> Cells:
-    """How many of the images (N,) each node has of each class."""
+    """The number of images of each class in each node; nodes and labels are (N,)."""
     classes = int(labels.max()) + 1
     codes, images = torch.unique(nodes * classes + labels, return_counts=True)
     return Cells(codes // classes, codes % classes, images)
@@ -38,7 +38,7 @@ def is_nested(levels: Tensor) -> bool:
 
 
 def purity(nodes: Tensor, labels: Tensor) -> float:
-    """The share of images (N,) that are of the most frequent class of their node."""
+    """The share of images that are of the most frequent class of their node; nodes and labels are (N,)."""
     table = cells(nodes, labels)
     most = torch.zeros(int(nodes.max()) + 1, dtype=torch.int64).scatter_reduce_(0, table.node, table.images, "amax")
     return int(most.sum()) / len(nodes)
@@ -65,14 +65,14 @@ def dendrogram_purity(paths: Tensor, labels: Tensor) -> float:
         found += float((meeting * share).sum())
         met += int(meeting.sum())
     if not met:
-        raise ValueError("no class has two images, so that no pair of them has a common ancestor to look at")
+        raise ValueError("no class has two images, so there is no pair whose common ancestor could be compared")
     return found / met
 
 
 def height_table(paths: Tensor, labels: Tensor) -> list[list[int]]:
-    """How many pairs of images meet at each height of the tree (rows) and of the label tree (columns).
+    """The number of pairs of images that meet at each height of the tree (rows) and of the label tree (columns).
 
-    Height 0: in the same finest node; L: in the root alone.
+    Height 0: in the same finest node; L: only in the root.
     """
     tree, classes = _rooted(paths), _rooted(labels)
     together = [[_together(nodes, of) for of in classes.T] for nodes in tree.T]  # at that height or below
@@ -89,9 +89,9 @@ def height_table(paths: Tensor, labels: Tensor) -> list[list[int]]:
 
 
 def rank_correlation(table: Sequence[Sequence[int]]) -> float:
-    """Kendall's tau-b of two ranks from the table of their counts; 0 where one of them never changes.
+    """Kendall's tau-b of two ranks from the table of their counts; 0 if one of them is constant.
 
-    In whole numbers up to the last division, for pairs of pairs of images are more than a float can count.
+    In integers up to the last division: pairs of pairs of images are more than a float can count.
     """
     same_order, other_order = 0, 0
     for a, row in enumerate(table):
@@ -108,7 +108,7 @@ def rank_correlation(table: Sequence[Sequence[int]]) -> float:
 
 
 def pairs(count: Tensor) -> Tensor:
-    """How many pairs so many images make."""
+    """The number of pairs among `count` images."""
     return count * (count - 1) // 2
 
 

@@ -1,4 +1,4 @@
-"""How well clusters match classes: accuracy of the best matching, and mutual information."""
+"""Agreement of clusters with classes: accuracy of the best matching, and mutual information."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from hirl.metrics.agreement import cells
 
 
 def clustering_accuracy(clusters: Tensor, labels: Tensor) -> float:
-    """The share of images (N,) told right when each cluster stands for one class, by the best such matching."""
+    """The share of images classified correctly if each cluster stands for one class, by the best matching.
+
+    clusters and labels are (N,).
+    """
     from scipy.optimize import linear_sum_assignment
 
     found = cells(clusters, labels)
@@ -20,10 +23,10 @@ def clustering_accuracy(clusters: Tensor, labels: Tensor) -> float:
 
 
 def mutual_information(clusters: Tensor, labels: Tensor) -> dict[str, float]:
-    """NMI, and AMI, which is 0 by chance however many clusters there are; both 1 where they tell the same."""
+    """NMI and AMI, both 1 for equal partitions. AMI is 0 by chance whatever the number of clusters."""
     from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
 
     if len(cells(clusters, labels).images) == len(clusters.unique()) == len(labels.unique()):
-        return {"NMI": 1.0, "AMI": 1.0}  # the same but for their names; logarithms would miss 1 by their last digit
-    two = labels.cpu().numpy(), clusters.cpu().numpy()
-    return {"NMI": float(normalized_mutual_info_score(*two)), "AMI": float(adjusted_mutual_info_score(*two))}
+        return {"NMI": 1.0, "AMI": 1.0}  # equal up to names; logarithms would miss 1 by the last digit
+    both = labels.cpu().numpy(), clusters.cpu().numpy()
+    return {"NMI": float(normalized_mutual_info_score(*both)), "AMI": float(adjusted_mutual_info_score(*both))}

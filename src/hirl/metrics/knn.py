@@ -22,18 +22,18 @@ def knn_accuracy(
     ks: Sequence[int] = KS,
     temperature: float = TEMPERATURE,
 ) -> Tensor:
-    """(K, levels): the share of test images told right by their k nearest training images, for each k and label level.
+    """(K, levels): the share of test images that their k nearest training images classify correctly, per k and level.
 
-    Features are (N, D), labels (N, levels); neighbours are found by cosine and vote with weight exp(cos / T). The
-    neighbours of the largest k are found once and serve all k and all levels.
+    Features are (N, D), labels (N, levels). Neighbours are found by cosine and vote with weight exp(cos / T). Those of
+    the largest k are found once and used for all k and all levels.
     """
     check_knn(ks, temperature, len(train))
     train_labels, test_labels = train_labels.to(train.device), test_labels.to(train.device)
-    right = torch.zeros(len(ks), train_labels.shape[1], dtype=torch.int64, device=train.device)
+    correct = torch.zeros(len(ks), train_labels.shape[1], dtype=torch.int64, device=train.device)
     classes = (train_labels.amax(0) + 1).tolist()
     ascending = sorted(enumerate(ks), key=lambda pair: pair[1])
     for found in nearest_rows(train, test, max(ks)):
-        # Beside the most similar one: the winner is the same, and no temperature makes the weights too large.
+        # Relative to the most similar one: the winner is the same, and no temperature makes the weights overflow.
         weights = ((found.similar - found.similar[:, :1]) / temperature).exp()
         for level, count in enumerate(classes):
             labels = train_labels[:, level][found.rows]  # (n, K)
@@ -43,8 +43,8 @@ def knn_accuracy(
             for place, k in ascending:
                 votes.scatter_add_(1, labels[:, done:k], weights[:, done:k])
                 done = k
-                right[place, level] += (votes.argmax(1) == truth).sum()
-    return right.cpu().double() / len(test)
+                correct[place, level] += (votes.argmax(1) == truth).sum()
+    return correct.cpu().double() / len(test)
 
 
 def check_knn(ks: Sequence[int], temperature: float, N: int) -> None:

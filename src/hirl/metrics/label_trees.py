@@ -1,4 +1,4 @@
-"""Label levels that are nested: what is said of a fine class says something of the classes above it."""
+"""Nested label levels: the coarse class that contains each fine class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def parents(labels: Tensor, fine: int, coarse: int) -> Tensor | None:
-    """(classes,): the class of level `coarse` around each class of level `fine`; None if one lies in several.
+    """(classes,): the class of level `coarse` that contains each class of level `fine`; None if one lies in several.
 
     `labels` is (N, levels).
     """

@@ -1,4 +1,4 @@
-"""The rows nearest by cosine, a chunk of queries at a time: memory does not grow with rows × queries."""
+"""The nearest rows by cosine, in chunks of queries, so that memory does not grow with rows × queries."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 1 << 24  # similarities in the making at a time: 64 MiB
-FEWEST_GROUPED = 4  # columns a group below which looking at groups first gains nothing
+CHUNK = 1 << 24  # similarities computed at a time: 64 MiB
+FEWEST_GROUPED = 4  # columns per group, below which a search by groups gains nothing
 
 
 class Neighbours(NamedTuple):
@@ -19,7 +19,7 @@ class Neighbours(NamedTuple):
 
     queries: slice
     similar: Tensor  # (n, k) cosines
-    rows: Tensor  # (n, k) their places
+    rows: Tensor  # (n, k) their indices
 
 
 def nearest_rows(rows: Tensor, queries: Tensor, k: int) -> Iterator[Neighbours]:
@@ -28,7 +28,7 @@ def nearest_rows(rows: Tensor, queries: Tensor, k: int) -> Iterator[Neighbours]:
     if not 1 <= k <= N:
         raise ValueError(f"{k} neighbours were asked for, but there must be at least 1 and at most the {N} rows")
     unit = F.normalize(rows.float(), dim=1)
-    # N/size group maxima and k·size members of the best groups are looked at: fewest at this size.
+    # This size minimises the values compared: N/size group maxima and k·size members of the best groups.
     size = max(1, math.isqrt(N // k))
     size = size if size >= FEWEST_GROUPED else 1
     groups = -(-N // size)
@@ -46,7 +46,7 @@ def _grouped_topk(values: Tensor, size: int, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of every row (n, size · groups), found among the members of the k groups of the largest maxima.
 
     A value above the k-th largest maximum is a member of one of these groups, so none is missed. The members of a
-    group lie far apart: the maxima of neighbouring groups are then one vectorised comparison.
+    group are strided over the row, so that the maxima of neighbouring groups are one vectorised comparison.
     """
     groups = values.shape[1] // size
     best = values.view(len(values), size, groups).amax(1).topk(k, dim=1, sorted=False).indices  # (n, k)

@@ -1,4 +1,4 @@
-"""The state of a run on disk: written whole or not at all, read as tensors and plain data only."""
+"""The state of a run on disk: written atomically, read as tensors and plain data only."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ FORMAT = "hirl checkpoint 1"
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Replaces the file at `path`; should that fail, the old one stays and the OSError says so."""
+    """Replace the file at `path`. If that fails, the old file stays and an OSError is raised."""
     try:
         with atomic_write(path) as aside:
             torch.save({"format": FORMAT} | state, aside)
-    except (RuntimeError, OSError) as error:  # torch tells of a full disk by a RuntimeError
+    except (RuntimeError, OSError) as error:  # torch reports a full disk as a RuntimeError
         kept = f"; the last good one, {str(path)!r}, is untouched" if path.exists() else ""
         raise OSError(f"cannot write the checkpoint {str(path)!r} ({_first_line(error)}){kept}") from error
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """What `save_checkpoint` wrote; a ValueError for anything else, without running a line of it."""
+    """Read what `save_checkpoint` wrote. Anything else is a ValueError, and none of its code is run."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
     except (RuntimeError, ValueError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, KeyError) as error:
         raise ValueError(
-            f"{str(path)!r} is no checkpoint of hirl, or is cut short or damaged: it holds more than tensors and plain "
-            f"data, or cannot be read ({_first_line(error)})"
+            f"{str(path)!r} is not a checkpoint of hirl, or is truncated or damaged: it holds more than tensors and "
+            f"plain data, or cannot be read ({_first_line(error)})"
         ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
-        raise ValueError(f"{str(path)!r} is no checkpoint of hirl: its format is {found!r}, not {FORMAT!r}")
+        raise ValueError(f"{str(path)!r} is not a checkpoint of hirl: its format is {found!r}, not {FORMAT!r}")
     return state
 
 

@@ -1,36 +1,50 @@
-"""Starting from given weights: of another run, or of a plain encoder file. All of them fit, or none is taken."""
+"""An encoder on disk: save, load, fit, hash and metadata. Weights fit completely or are refused.
+
+hirl writes safetensors files whose metadata name the network. Files from elsewhere, a .safetensors file or a state
+dict saved by torch, have weights alone. All of them are read without unpickling code.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hirl.methods.base import Method
-from hirl.runs.folder import Run
+from hirl.backbones import make_backbone
+from hirl.files import atomic_write
 
-SHOWN = 5  # keys named in a message
-
-
-def start_from(method: Method, source: str) -> None:
-    """Puts the weights at `source`, a run folder or an encoder's file, into every copy of the method's encoder."""
-    weights = encoder_weights(source)
-    for encoder in method.encoder_copies:
-        check_fit(encoder, weights, source, method.backbone)
-        encoder.load_state_dict(weights, strict=True)
+FORMAT = "hirl encoder 1"
+REQUIRED = {"backbone", "backbone_args", "image_size", "mean", "std"}
+KEYS_SHOWN = 5  # per kind of mismatch in a message
+Weights = dict[str, Tensor]
 
 
-def encoder_weights(source: str) -> dict[str, Tensor]:
-    """The named tensors of a run's encoder, a .safetensors file or a state dict saved by torch, read without pickle."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return Run(path).encoder_weights()[0]
-    if not path.is_file():
-        raise ValueError(f"there is no run folder and no encoder file {source!r} to start from")
+def save_encoder(path: Path, encoder: nn.Module, metadata: dict[str, Any]) -> None:
+    """Write the weights, and as metadata backbone, backbone_args, image_size, mean and std."""
+    from safetensors.torch import save_file
+
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
+    with atomic_write(path) as aside:
+        # One key: safetensors writes several in a random order, and the file should have the same bytes each time.
+        save_file(weights, aside, metadata={"about": json.dumps({"format": FORMAT} | metadata)})
+
+
+def load_encoder(path: Path) -> tuple[Weights, dict[str, Any]]:
+    """The weights and metadata of a file that hirl wrote."""
+    weights, metadata = load_weights(path), load_metadata(path)
+    if metadata is None:
+        raise ValueError(f"{str(path)!r} is not an encoder written by hirl: its metadata do not name the network")
+    return weights, metadata
+
+
+def load_weights(path: Path) -> Weights:
+    """The named tensors of a .safetensors file or of a state dict saved by torch."""
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -38,45 +52,73 @@ def encoder_weights(source: str) -> dict[str, Tensor]:
         try:
             return load_file(path)
         except SafetensorError as error:
-            raise ValueError(f"{source!r} is no safetensors file, or is cut short: {error}") from error
-    import pickle
-    import warnings
-
+            raise _unreadable(path, error) from error
     try:
-        with warnings.catch_warnings():  # of pickles, on the way to refuse them
+        with warnings.catch_warnings():  # torch warns of a pickle before it refuses it
             warnings.simplefilter("ignore")
             state = torch.load(path, map_location="cpu", weights_only=True)
     except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
         raise ValueError(
-            f"{source!r} is no file of plain weights: it holds more than tensors, or is damaged"
+            f"{str(path)!r} is not a file of plain weights: it holds more than tensors, or is damaged"
         ) from error
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ValueError(f"{source!r} holds no plain state dict of an encoder: save encoder.state_dict() alone")
+        raise ValueError(
+            f"{str(path)!r} does not hold the plain state dict of an encoder: save encoder.state_dict() alone"
+        )
     return state
 
 
-def check_fit(encoder: nn.Module, weights: dict[str, Tensor], source: str, backbone: str) -> None:
-    """A ValueError that lists the keys if the weights are not exactly the encoder's."""
-    own = encoder.state_dict()
-    faults = {
+def load_metadata(path: Path) -> dict[str, Any] | None:
+    """The metadata of an encoder file that hirl wrote; None for any other file."""
+    if path.suffix != ".safetensors":
+        return None
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = json.loads((file.metadata() or {}).get("about", "null"))
+    except SafetensorError as error:
+        raise _unreadable(path, error) from error
+    except json.JSONDecodeError:
+        return None
+    known = isinstance(metadata, dict) and metadata.get("format") == FORMAT and metadata.keys() >= REQUIRED
+    return metadata if known else None
+
+
+def _unreadable(path: Path, error: Exception) -> ValueError:
+    return ValueError(f"{str(path)!r} is not a safetensors file, or is truncated: {error}")
+
+
+def make_encoder(weights: Weights, metadata: dict[str, Any], *, source: str) -> nn.Module:
+    """The network that the metadata name, with these weights, in eval mode."""
+    encoder = make_backbone(metadata["backbone"], **metadata["backbone_args"])
+    fit_weights(encoder, weights, source=source, name=metadata["backbone"])
+    return encoder.eval()
+
+
+def fit_weights(network: nn.Module, weights: Weights, *, source: str, name: str) -> None:
+    """Load the weights into the network, or raise a ValueError that lists the keys which do not fit."""
+    own = network.state_dict()
+    mismatches = {
         "missing": sorted(own.keys() - weights.keys()),
         "unknown": sorted(weights.keys() - own.keys()),
         "of another shape": sorted(key for key in own.keys() & weights.keys() if own[key].shape != weights[key].shape),
     }
-    told = [
-        f"{len(keys)} {kind} ({', '.join(keys[:SHOWN])}{' …' if len(keys) > SHOWN else ''})"
-        for kind, keys in faults.items()
+    found = [
+        f"{len(keys)} {kind} ({', '.join(keys[:KEYS_SHOWN])}{' …' if len(keys) > KEYS_SHOWN else ''})"
+        for kind, keys in mismatches.items()
         if keys
     ]
-    if told:
-        raise ValueError(f"the weights in {source!r} do not fit {backbone}: {'; '.join(told)}; they must match fully")
+    if found:
+        raise ValueError(f"the weights in {source!r} do not fit {name}: {'; '.join(found)}; they must match completely")
+    network.load_state_dict(weights, strict=True)
 
 
 def network_hash(weights: dict[str, Any], *about: Any) -> str:
-    """sha256 of named tensors, whatever their order, and of what else makes the network (plain data)."""
-    found = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
+    """sha256 of named tensors in any order, and of plain data that describes the rest of the network."""
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
     for name in sorted(weights):
         tensor = weights[name].detach().cpu()
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

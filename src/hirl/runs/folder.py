@@ -1,4 +1,4 @@
-"""A run folder: what a run was told, how it went and what it made. Nothing else is passed between commands."""
+"""A run folder: a run's configuration, progress and output. Nothing else is passed between commands."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ if TYPE_CHECKING:
     from hirl.hierarchy.tree import PrototypeTree
 
 LIBRARIES = ("hirl", "torch", "torchvision", "timm", "lightly", "pytorch-lightning", "numpy")
-ENCODER_FORMAT = "hirl encoder 1"
 
 
 class Run:
     """One run's folder.
 
     config.yaml        the resolved configuration; `hirl pretrain --config` takes it
-    about.json         command line, versions and machine, one entry each time the run was started
-    metrics.jsonl      one line a report
+    about.json         command line, versions and machine, one entry per start
+    metrics.jsonl      one line per report
     last.ckpt          the state after the last step that was saved
-    log.txt            what the run said, with the time
+    log.txt            the run's messages, with the time
     encoder.safetensors, tree.safetensors, skipped.txt
-    results/           one file an evaluation: figures and protocol
-    features/          what the encoder makes of images that were evaluated; may be deleted at any time
+    results/           one file per task and protocol: figures with their protocol
+    features/          cached features of evaluated images; may be deleted at any time
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -63,18 +62,25 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
+        """The resolved configuration as this version writes it, whichever version wrote the file."""
         if not self.exists:
-            raise ValueError(f"{str(self.folder)!r} is no run: it has no config.yaml")
-        return upgrade(yaml.safe_load(self.config_file.read_text(encoding="utf-8")))
+            raise ValueError(f"{str(self.folder)!r} is not a run folder: it has no config.yaml")
+        try:
+            options = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{str(self.config_file)!r} is damaged: it is not a YAML file ({reason})") from error
+        if not isinstance(options, dict):
+            raise ValueError(f"{str(self.config_file)!r} is damaged: it does not hold the options of a run")
+        return upgrade(options)
 
     @property
     def finished(self) -> bool:
-        """Whether the last report is that of the last step."""
-        ends = [line for line in self.metrics() if line.get("finished")]
-        return bool(ends)
+        """Whether the last step was done and reported."""
+        return any(line.get("finished") for line in self.metrics())
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The reports, oldest first; a last line that was cut off in the writing is left out."""
+        """The reports, oldest first, up to a line that was cut off by a kill."""
         if not self.metrics_file.is_file():
             return
         for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
@@ -84,9 +90,9 @@ class Run:
                 return
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Writes down the configuration, or checks that a run with a checkpoint has the same; to be called when locked.
+        """Write the configuration, or check that it is that of the run to continue. The folder must be locked.
 
-        One that was refused or stopped before its first checkpoint has nothing to lose: it begins anew.
+        A run that was refused or stopped before its first checkpoint has nothing to lose: it starts again.
         """
         if self.exists and self.checkpoint_file.is_file():
             changed = differences(self.config, config)
@@ -105,7 +111,7 @@ class Run:
             {
                 "command": sys.argv,
                 "python": platform.python_version(),
-                "versions": {name: version(name) for name in LIBRARIES},
+                "versions": versions(),
                 "machine": platform.platform(),
             }
         )
@@ -114,11 +120,11 @@ class Run:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Holds the folder for this process; a second one is told so."""
+        """Hold the folder for this process; a second process gets a ValueError."""
         if self.folder.is_file():
             raise ValueError(f"{str(self.folder)!r} is a file, not a run folder: name another one")
         if not self.exists and self.folder.is_dir() and any(entry.name != ".lock" for entry in self.folder.iterdir()):
-            raise ValueError(f"the folder {str(self.folder)!r} is not empty and holds no run: name another one")
+            raise ValueError(f"the folder {str(self.folder)!r} is not empty and not a run folder: name another one")
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as lock:
             try:
@@ -130,50 +136,42 @@ class Run:
             yield
 
     def forget_after(self, step: int) -> None:
-        """Drops reports of steps that a killed run had made after its last checkpoint: they come again."""
+        """Drop reports of steps after the last checkpoint: a continued run repeats them."""
         kept = [line for line in self.metrics() if line["step"] <= step]
         with atomic_write(self.metrics_file) as aside:
             aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
 
     def report(self, line: dict[str, Any]) -> None:
+        """Append a line to metrics.jsonl."""
         with self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
-    def log(self, words: str) -> None:
-        """Puts down what the run says, line by line with the time."""
+    def log(self, message: str) -> None:
+        """Append a message to log.txt, each line with the time."""
         now = datetime.now().astimezone().isoformat(" ", "seconds")
         with self.log_file.open("a", encoding="utf-8") as file:
-            file.write("".join(f"{now}  {line}\n" for line in words.splitlines()))
+            file.write("".join(f"{now}  {line}\n" for line in message.splitlines()))
 
-    def save_encoder(self, encoder: nn.Module, about: dict[str, Any]) -> None:
-        from safetensors.torch import save_file
+    def save_encoder(self, encoder: nn.Module, metadata: dict[str, Any]) -> None:
+        """Write encoder.safetensors; `metadata`: backbone, backbone_args, image_size, mean and std."""
+        from hirl.runs.encoder_file import save_encoder
 
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
-        with atomic_write(self.encoder_file) as aside:
-            # One key: safetensors writes several in a random order, and the file should have the same bytes each time.
-            save_file(weights, aside, metadata={"about": json.dumps({"format": ENCODER_FORMAT} | about)})
+        save_encoder(self.encoder_file, encoder, metadata)
 
     @property
     def encoder(self) -> nn.Module:
-        """The trained encoder: images (B, C, H, W), normalised as in training, to features."""
-        weights, about = self.encoder_weights()
-        from hirl.backbones import make_backbone
+        """The trained encoder in eval mode: images (B, C, H, W), normalised as in training → features (B, width)."""
+        from hirl.runs.encoder_file import make_encoder
 
-        encoder = make_backbone(about["backbone"], **about["backbone_args"])
-        encoder.load_state_dict(weights, strict=True)
-        return encoder.eval()
+        return make_encoder(*self.encoder_weights(), source=str(self.encoder_file))
 
     def encoder_weights(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        from safetensors import SafetensorError, safe_open
+        """The trained encoder's weights and metadata."""
+        from hirl.runs.encoder_file import load_encoder
 
         if not self.encoder_file.is_file():
-            raise ValueError(f"{str(self.folder)!r} has no encoder yet")
-        try:
-            with safe_open(self.encoder_file, framework="pt") as file:
-                about = json.loads((file.metadata() or {}).get("about", "{}"))
-                return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118 (it is no dict)
-        except SafetensorError as error:
-            raise ValueError(f"{str(self.encoder_file)!r} is no encoder, or is cut short: {error}") from error
+            raise ValueError(f"{str(self.folder)!r} has no encoder yet: training writes it after its last epoch")
+        return load_encoder(self.encoder_file)
 
     @property
     def tree(self) -> PrototypeTree:
@@ -184,7 +182,7 @@ class Run:
         return PrototypeTree.load(self.tree_file)
 
     def evaluate(self, *tasks: str | Evaluation, **options: Any) -> dict[str, Result]:
-        """The figures of the encoder by task; see `hirl.evaluate` for the options."""
+        """The encoder's figures by task; the options are those of `hirl.evaluate`."""
         from hirl.evals.evaluate import evaluate
 
         return evaluate(self, *tasks, **options)
@@ -204,6 +202,11 @@ def differences(old: Any, new: Any, name: str = "") -> list[str]:
     return [] if old == new else [f"{name}: {old} → {new}"]
 
 
+def versions(*more: str) -> dict[str, str]:
+    """The installed versions of hirl and the libraries that its output depends on."""
+    return {name: version(name) for name in (*LIBRARIES, *more)}
+
+
 def folder_name(name: str) -> str:
-    """The last part of the path or name of a set of images, as a folder may be called anywhere."""
+    """The last part of an image set's path or name, with only characters that are safe in a folder's name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).name).strip("-.") or "images"

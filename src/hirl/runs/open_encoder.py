@@ -1,9 +1,8 @@
-"""An encoder by whatever names it: a run, a file of weights, a timm or torchvision name, or a module at hand."""
+"""Open an encoder from a run, a file of weights, a timm or torchvision name, or a module."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,20 +12,21 @@ import torch
 from torch import Tensor, nn
 
 from hirl.backbones import make_backbone
-from hirl.runs.encoder_file import check_fit, encoder_weights, network_hash
-from hirl.runs.folder import ENCODER_FORMAT, Run
+from hirl.runs.encoder_file import Weights, fit_weights, load_metadata, load_weights, make_encoder, network_hash
+from hirl.runs.folder import Run
 
 TORCHVISION = "torchvision:"
+WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A network in eval mode and frozen, and what is known of the images it wants."""
+    """A frozen network in eval mode, and the preprocessing it was trained with, where that is known."""
 
     name: str
     network: nn.Module  # images (B, C, H, W) → features (B, width)
-    sha256: str  # of its weights and of what it is
-    about: dict[str, Any]  # backbone, arguments, where the weights come from
+    sha256: str  # of its weights and architecture
+    about: dict[str, Any]  # backbone, arguments, source of the weights
     run: Run | None = None
     image_size: int | None = None
     channels: int | None = None
@@ -42,34 +42,49 @@ def open_encoder(
     weights: str | os.PathLike[str] | None = None,
     channels: int | None = None,
 ) -> Encoder:
-    """The encoder of a run (folder), a file of weights with its `backbone`, a timm name or `torchvision:NAME`, with
-    weights at random unless `weights` names a file, or a module. Weights fit fully or are refused."""
-    told = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}
+    """Open the encoder that `source` names.
+
+    A run or its folder; a file of weights with its `backbone`, which hirl's own files name themselves; a timm name or
+    `torchvision:NAME`, with random weights unless `weights` names a file; or a module.
+    """
+    options = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}
     if isinstance(source, nn.Module):
-        _refuse(told, "a module is evaluated as it is")
-        return _of_module(source)
+        _refuse(options, "a module is used as it is")
+        return _from_module(source)
     if isinstance(source, Run):
-        _refuse(told, "a run has its own")
-        return _of_run(source)
+        _refuse(options, "a run has its own")
+        return _from_run(source)
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
-        raise ValueError(f"a {kind} cannot be evaluated: give a run, a file of weights, a timm name or a module")
+        raise ValueError(f"a {kind} is not an encoder: give a run, a file of weights, a timm name or a module")
     text = os.fspath(source)
     path = Path(text).expanduser()
     if path.is_dir():
-        _refuse(told, "a run has its own")
-        return _of_run(Run(path))
+        _refuse(options, "a run has its own")
+        return _from_run(Run(path))
     if path.is_file():
-        _refuse({"weights": weights}, f"{text!r} is a file of weights itself")
-        return _of_file(path, backbone, backbone_args, channels)
+        _refuse({"weights": weights}, f"{text!r} is itself a file of weights")
+        return _from_file(path, backbone, backbone_args, channels)
     _refuse({"backbone": backbone}, f"{text!r} is read as the name of one")
-    if "/" in text or path.suffix in (".safetensors", ".pth", ".pt", ".ckpt", ".bin"):
-        raise ValueError(f"there is no run folder and no file {text!r} to evaluate")
-    return _by_name(text, backbone_args, None if weights is None else os.fspath(weights), channels)
+    if "/" in text or path.suffix in WEIGHT_FILES:
+        raise ValueError(f"there is no run folder and no file {text!r}")
+    file = None if weights is None else os.fspath(weights)
+    name = f"{text}, {'random weights' if file is None else file}"
+    return _from_name(name, text, backbone_args, file, channels)
 
 
-def device_of(name: str | None) -> torch.device:
-    """The device of that name, if it is there; by default a GPU where there is one."""
+def encoder_weights(source: str | os.PathLike[str]) -> Weights:
+    """The weights of a run's encoder, or of a file of weights."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return Run(path).encoder_weights()[0]
+    if not path.is_file():
+        raise ValueError(f"there is no run folder and no encoder file {os.fspath(source)!r}")
+    return load_weights(path)
+
+
+def find_device(name: str | None) -> torch.device:
+    """The named device, checked; by default a GPU if there is one, else the CPU."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -78,87 +93,61 @@ def device_of(name: str | None) -> torch.device:
         raise ValueError(f"there is no device {name!r} here: {str(error).strip().splitlines()[0]}") from error
 
 
-def _refuse(told: dict[str, Any], why: str) -> None:
-    for name, value in told.items():
+def _refuse(options: dict[str, Any], reason: str) -> None:
+    for name, value in options.items():
         if value is not None:
-            raise ValueError(f"{name} {value!r} cannot be given here: {why}")
+            raise ValueError(f"{name} {value!r} cannot be given here: {reason}")
 
 
 def _frozen(network: nn.Module) -> nn.Module:
     return network.requires_grad_(False).eval()
 
 
-def _of_module(network: nn.Module) -> Encoder:
+def _from_module(network: nn.Module) -> Encoder:
     kind = type(network)
     about = {"module": f"{kind.__module__}.{kind.__qualname__}", "layers": repr(network)}
     weights = {name: value for name, value in network.state_dict().items() if isinstance(value, Tensor)}
     return Encoder(name=kind.__name__, network=_frozen(network), sha256=network_hash(weights, about), about=about)
 
 
-def _of_run(run: Run) -> Encoder:
-    config = run.config
-    weights, about = run.encoder_weights()
-    return _ours(str(run.folder), str(run.encoder_file), weights, about, run=run, channels=config.get("channels"))
+def _from_run(run: Run) -> Encoder:
+    channels = run.config.get("channels")  # the config first: a folder without one is not a run
+    weights, metadata = run.encoder_weights()
+    return _self_described(str(run.folder), run.encoder_file, weights, metadata, run=run, channels=channels)
 
 
-def _ours(name: str, file: str, weights: dict[str, Tensor], about: dict[str, Any], **more: Any) -> Encoder:
-    """An encoder file of hirl, which says what it is."""
-    told = {"backbone": about["backbone"], "backbone_args": about["backbone_args"]}
-    network = make_backbone(told["backbone"], **told["backbone_args"])
-    check_fit(network, weights, file, told["backbone"])
-    network.load_state_dict(weights, strict=True)
+def _from_file(path: Path, backbone: str | None, backbone_args: dict[str, Any] | None, channels: int | None) -> Encoder:
+    metadata = load_metadata(path) if backbone is None else None
+    if metadata is not None:
+        return _self_described(str(path), path, load_weights(path), metadata, channels=len(metadata["mean"]))
+    if backbone is None:
+        load_weights(path)  # if the file cannot be read, that is the mistake to report
+        raise ValueError(
+            f"{str(path)!r} holds weights but not the name of their network: name it with backbone, e.g. resnet50"
+        )
+    return _from_name(str(path), backbone, backbone_args, str(path), channels)
+
+
+def _self_described(name: str, file: Path, weights: Weights, metadata: dict[str, Any], **more: Any) -> Encoder:
+    """The encoder of a file that hirl wrote."""
+    network = make_encoder(weights, metadata, source=str(file))
+    about = {"backbone": metadata["backbone"], "backbone_args": metadata["backbone_args"]}
     return Encoder(
         name=name,
         network=_frozen(network),
-        sha256=network_hash(weights, told),
-        about=told | {"weights": file},
-        image_size=about["image_size"],
-        mean=tuple(about["mean"]),
-        std=tuple(about["std"]),
+        sha256=network_hash(weights, about),
+        about=about | {"weights": str(file)},
+        image_size=metadata["image_size"],
+        mean=tuple(metadata["mean"]),
+        std=tuple(metadata["std"]),
         **more,
     )
 
 
-def _of_file(path: Path, backbone: str | None, backbone_args: dict[str, Any] | None, channels: int | None) -> Encoder:
-    weights = encoder_weights(str(path))
-    about = _metadata(path)
-    if backbone is None and about is not None:
-        return _ours(str(path), str(path), weights, about, channels=len(about["mean"]))
-    if backbone is None:
-        raise ValueError(
-            f"{str(path)!r} holds weights but not the name of their network: say it with backbone, such as resnet50"
-        )
-    return _named(str(path), backbone, backbone_args, weights, str(path), channels)
-
-
-def _metadata(path: Path) -> dict[str, Any] | None:
-    """What an encoder file of hirl says of itself; None for any other file."""
-    if path.suffix != ".safetensors":
-        return None
-    from safetensors import safe_open
-
-    with safe_open(path, framework="pt") as file:
-        try:
-            about = json.loads((file.metadata() or {}).get("about", "null"))
-        except json.JSONDecodeError:
-            return None
-    return about if isinstance(about, dict) and about.get("format") == ENCODER_FORMAT else None
-
-
-def _by_name(text: str, backbone_args: dict[str, Any] | None, file: str | None, channels: int | None) -> Encoder:
-    weights = None if file is None else encoder_weights(file)
-    name = f"{text}, {'weights at random' if file is None else file}"
-    return _named(name, text, backbone_args, weights, file, channels)
-
-
-def _named(
-    name: str,
-    backbone: str,
-    backbone_args: dict[str, Any] | None,
-    weights: dict[str, Tensor] | None,
-    file: str | None,
-    channels: int | None,
+def _from_name(
+    name: str, backbone: str, backbone_args: dict[str, Any] | None, file: str | None, channels: int | None
 ) -> Encoder:
+    weights = None if file is None else encoder_weights(file)
     args = backbone_args or {}
     # The caller's generator is left as it was; without weights the network is the same each time.
     with torch.random.fork_rng(devices=[]):
@@ -169,15 +158,14 @@ def _named(
             in_chans = {} if channels is None else {"in_chans": channels}
             network = make_backbone(backbone, **(in_chans | args))
             if weights is not None:
-                check_fit(network, weights, str(file), backbone)
-                network.load_state_dict(weights, strict=True)
+                fit_weights(network, weights, source=str(file), name=backbone)
     about = {"backbone": backbone, "backbone_args": args}
     sha256 = network_hash(network.state_dict(), about)
     return Encoder(name=name, network=_frozen(network), sha256=sha256, about=about | {"weights": file})
 
 
-def _torchvision(name: str, args: dict[str, Any], weights: dict[str, Tensor] | None, file: str | None) -> nn.Module:
-    """torchvision's network up to its classifier, its last linear layer; weights may hold the classifier's or not."""
+def _torchvision(name: str, args: dict[str, Any], weights: Weights | None, file: str | None) -> nn.Module:
+    """torchvision's network up to its classifier, the last linear layer; the weights may include the classifier's."""
     import torchvision.models as zoo
     from torchvision.models import get_model, list_models
 
@@ -192,14 +180,12 @@ def _torchvision(name: str, args: dict[str, Any], weights: dict[str, Tensor] | N
     last = linear[-1]
     with_classifier = weights is not None and f"{last}.weight" in weights
     if weights is not None and with_classifier:
-        classes = {key: len(weights[key]) for key in (f"{last}.weight",)}
         old = network.get_submodule(last)
         assert isinstance(old, nn.Linear)
-        network.set_submodule(last, nn.Linear(old.in_features, classes[f"{last}.weight"], bias=old.bias is not None))
-        check_fit(network, weights, str(file), name)
-        network.load_state_dict(weights, strict=True)
+        classes = len(weights[f"{last}.weight"])
+        network.set_submodule(last, nn.Linear(old.in_features, classes, bias=old.bias is not None))
+        fit_weights(network, weights, source=str(file), name=name)
     network.set_submodule(last, nn.Identity())
     if weights is not None and not with_classifier:
-        check_fit(network, weights, str(file), name)
-        network.load_state_dict(weights, strict=True)
+        fit_weights(network, weights, source=str(file), name=name)
     return network

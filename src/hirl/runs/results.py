@@ -1,54 +1,95 @@
-"""Where an evaluation's figures are written, and the protocol beside them."""
+"""Results on disk: figures with the protocol that gave them, found again by exactly that protocol.
+
+A protocol is plain data that names everything the figures depend on: task, arguments, seed, the encoder's hash, the
+preprocessing and the identity of the images. Each protocol has its own file, `TASK-<hash>.json`, so that several
+protocols of one task stand side by side.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import json
-import os
-from importlib.metadata import version
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hirl.data.sources.image_set import ImageSet
-from hirl.evals.base import Evaluation, Result, Subject
 from hirl.files import atomic_write
-from hirl.runs.folder import LIBRARIES, Run, folder_name
-from hirl.runs.open_encoder import Encoder
+from hirl.runs.folder import versions
+
+FORMAT = "hirl result 2"
+HASH_DIGITS = 12
+# Tasks of the first format, TASK.json. All their headline figures are shares but one.
+FIRST_TASKS = ("knn", "linear", "clustering", "hierarchy", "semisup", "finetune", "transfer")
+FIRST_SCORE = "height correlation"
 
 
-def results_folder(run: Run | None, out: str | os.PathLike[str] | None, data: Any, train: ImageSet) -> Path | None:
-    """`out`, or a run's results; those on other images than its own, in a folder named after them. None: nowhere."""
-    if out is not None:
-        folder = Path(out)
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"cannot write the figures to {str(folder)!r}: it is no folder")
-    elif run is not None:
-        named = os.fspath(data) if isinstance(data, str | os.PathLike) else None
-        own = data is None or str(run.config["data"]) in (named, train.name)
-        folder = run.results_folder if own else run.results_folder / folder_name(named or train.name)
-    else:
-        return None
+def result_file(folder: Path, protocol: dict[str, Any]) -> Path:
+    """Where the result of a protocol is, or would be."""
+    text = json.dumps(_plain(protocol), sort_keys=True)
+    return folder / f"{protocol['task']}-{hashlib.sha256(text.encode()).hexdigest()[:HASH_DIGITS]}.json"
+
+
+def write_result(folder: Path, protocol: dict[str, Any], result: dict[str, Any]) -> Path:
+    """Write the result of a protocol, with versions and time, and return its file.
+
+    result: `headline` (figures by name), `kinds` (the kind of each), and anything else worth keeping
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    written = {"format": FORMAT, "protocol": protocol, **result, "versions": _versions(), "time": now}
+    file = result_file(folder, protocol)
+    with atomic_write(file) as aside:
+        aside.write_text(json.dumps(written, indent=1, ensure_ascii=False, default=str), encoding="utf-8")
+    return file
 
 
-def write_result(folder: Path, task: Evaluation, result: Result, subject: Subject, opened: Encoder) -> None:
-    """The figures and all that they depend on, as TASK.json; `opened` is what the subject's encoder comes from."""
-    protocol = {
-        "task": task.name,
-        "arguments": task.arguments,
-        "chosen": result.chosen,
-        "headline": result.headline,
-        "rows": result.rows,
-        "seed": subject.seed,
-        "encoder": {"name": opened.name, "sha256": opened.sha256, "method": subject.method} | opened.about,
-        "images": {"size": subject.image_size} | dataclasses.asdict(subject.normalisation),
-        "data": {"train": _described(subject.train), "test": _described(subject.test)},
-        "versions": {name: version(name) for name in (*LIBRARIES, "scikit-learn", "scipy")},
+def find_result(folder: Path, protocol: dict[str, Any]) -> dict[str, Any] | None:
+    """What `write_result` wrote for exactly this protocol; None if there is nothing, or the file is damaged.
+
+    Files of the first format do not identify their images by content, so they never match.
+    """
+    found = _read(result_file(folder, protocol))
+    matches = found is not None and found.get("format") == FORMAT and found.get("protocol") == _plain(protocol)
+    return found if matches else None
+
+
+def list_results(folder: Path) -> dict[Path, dict[str, Any]]:
+    """All results below a folder by file, oldest first, of whichever format: `protocol`, `headline`, `kinds` …"""
+    files = sorted(folder.rglob("*.json"), key=lambda file: (file.stat().st_mtime, file))
+    found = {file: _upgrade(content) for file in files if (content := _read(file)) is not None}
+    return {file: result for file, result in found.items() if result is not None}
+
+
+def _upgrade(content: dict[str, Any]) -> dict[str, Any] | None:
+    """A result as written today, from any format; None if the content is not a result."""
+    if content.get("format") == FORMAT:
+        return content
+    if not {"task", "headline", "data"} <= content.keys():
+        return None
+    names = ("task", "arguments", "seed", "encoder", "images", "data")
+    kinds = {name: "score" if name == FIRST_SCORE else "share" for name in content["headline"]}
+    rest = {name: value for name, value in content.items() if name not in names}
+    return {
+        "format": "hirl result 1",
+        "protocol": {name: content.get(name) for name in names},
+        "kinds": {"headline": kinds if content["task"] in FIRST_TASKS else {}},
+        **rest,
     }
-    with atomic_write(folder / f"{task.name}.json") as aside:
-        aside.write_text(json.dumps(protocol, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def _described(images: ImageSet) -> dict[str, Any]:
-    return {"name": images.name, "images": len(images), "classes": [len(names) for names in images.label_names]}
+def _read(file: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _plain(protocol: dict[str, Any]) -> dict[str, Any]:
+    """The protocol as JSON gives it back: lists for tuples."""
+    plain: dict[str, Any] = json.loads(json.dumps(protocol, default=str))
+    return plain
+
+
+def _versions() -> dict[str, str]:
+    return versions("scikit-learn", "scipy")

@@ -5,7 +5,6 @@ A comparison is a folder of runs. What is done in it is not done again, so the s
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from hirl.evals.evaluate import evaluate
 from hirl.hierarchy.settings import Hierarchy
 from hirl.recipes import recipe
 from hirl.runs.folder import Run
+from hirl.terminal.figures import format_figure, kind_of
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.pretrain import pretrain
 
@@ -77,7 +77,7 @@ def compare(
 def _check(
     recipes: Sequence[str], seeds: Sequence[int], tasks: Sequence[str], ablate: Mapping[str, Sequence[Any]]
 ) -> None:
-    from hirl.evals import EVALUATIONS
+    from hirl.evals import find_evaluation
 
     for what, given in (("recipe", recipes), ("seed", seeds), ("task", tasks)):
         if not given:
@@ -85,8 +85,7 @@ def _check(
         if len(set(given)) < len(given):
             raise ValueError(f"the same {what} is named twice in {', '.join(map(str, given))}")
     for task in tasks:
-        if task not in EVALUATIONS:
-            raise ValueError(f"there is no evaluation {task!r}: choose from {', '.join(EVALUATIONS)}")
+        find_evaluation(task)
     for name in ablate:
         if name not in ABLATED:
             raise ValueError(f"ablate knows {' and '.join(ABLATED)}, not {name!r}")
@@ -120,21 +119,16 @@ def _arms(hierarchy: Hierarchy, ablate: Mapping[str, Sequence[Any]]) -> dict[str
 
 
 def _evaluated(run: Run, tasks: Sequence[str], test_data: Any) -> dict[str, float]:
-    """The headline figures of all tasks, made where they are not there yet."""
-    found: dict[str, float] = {}
-    for task in tasks:
-        file = run.results_folder / f"{task}.json"
-        if not file.is_file():
-            evaluate(run, task, test_data=test_data)
-        headline: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))["headline"]
-        found |= {f"{task}, {name}": value for name, value in headline.items()}
-    return found
+    """The headline figures of all tasks; those already stored for the same protocol are not computed again."""
+    results = evaluate(run, *tasks, test_data=test_data, reuse=True)
+    return {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
 
 
 def _seconds(run: Run) -> dict[str, float]:
-    """The median epoch, of stage two where there is one: the first of them builds its tree from nothing."""
-    hierarchy = run.config["hierarchy"]
-    start = 0 if hierarchy is None else Hierarchy(**hierarchy).start_for(run.config["epochs"])
+    """The median time of an epoch; with HIRL of those in stage two but the first, whose tree has no warm start."""
+    config = run.config
+    hierarchy = config["hierarchy"]
+    start = 0 if hierarchy is None else Hierarchy(start_epoch=hierarchy["start_epoch"]).start_for(config["epochs"])
     taken = [line["seconds_epoch"] for line in run.metrics() if "seconds_epoch" in line and line["epoch"] > start]
     return {"seconds": median(taken)} if taken else {}
 
@@ -154,11 +148,10 @@ def _side_by_side(figures: Figures, seeds: list[int]) -> Cells:
     for method in methods:
         for name in dict.fromkeys(name for (one, _, _), values in figures.items() if one == method for name in values):
             base = _column(figures, method, BASE, seeds, name)
-            row = [method, name, _per_cent(mean(base.values())) if base else ""]
+            row = [method, name, _mean(base)]
             for arm in arms:
                 values = _column(figures, method, arm, seeds, name)
-                pairs = [values[seed] - base[seed] for seed in values if seed in base]
-                row += [_per_cent(mean(values.values())) if values else "", _difference(pairs)]
+                row += [_mean(values), _difference(base, values)]
             rows.append(row)
     return [heading, *rows]
 
@@ -168,17 +161,23 @@ def _column(figures: Figures, method: str, arm: str, seeds: list[int], name: str
     return {seed: values[name] for seed, values in found.items() if name in values}
 
 
-def _difference(pairs: list[float]) -> str:
+def _mean(values: dict[int, float]) -> str:
+    """The mean over seeds, by the figures' kind and without its unit: a share as 25.60."""
+    if not values:
+        return ""
+    return format_figure(mean(values.values()), kind_of(next(iter(values.values()))), unit=False)
+
+
+def _difference(base: dict[int, float], values: dict[int, float]) -> str:
     """The mean over pairs of runs of one seed, with its standard error where there are two or more."""
+    pairs = [values[seed] - base[seed] for seed in values if seed in base]
     if not pairs:
         return ""
-    sign = "+" if mean(pairs) >= 0 else ""
-    error = f" ± {_per_cent(stdev(pairs) / len(pairs) ** 0.5)}" if len(pairs) > 1 else ""
-    return f"{sign}{_per_cent(mean(pairs))}{error}"
-
-
-def _per_cent(value: float) -> str:
-    return f"{100 * value:.2f}"
+    kind = kind_of(next(iter(values.values())))
+    found = format_figure(mean(pairs), kind, sign=True, unit=False)
+    if len(pairs) == 1:
+        return found
+    return f"{found} ± {format_figure(stdev(pairs) / len(pairs) ** 0.5, kind, unit=False)}"
 
 
 def _running_time(times: Figures, seeds: list[int]) -> Cells:

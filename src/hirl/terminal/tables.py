@@ -15,6 +15,11 @@ from hirl.files import atomic_write
 Cells = list[list[str]]  # rows, the heading first
 
 
+def per_cent(value: float, *, digits: int = 2, sign: bool = False, unit: bool = True) -> str:
+    """A fraction in per cent: 0.256 → 25.60%."""
+    return f"{100 * value:{'+' if sign else ''}.{digits}f}{'%' if unit else ''}"
+
+
 def write_tables(folder: Path, tables: Mapping[str, Cells]) -> None:
     """Write all tables to tables.md, and each to a CSV file of its own."""
     with atomic_write(folder / "tables.md") as aside:

@@ -15,9 +15,9 @@ from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method, Plan
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
-from hirl.runs.encoder_file import start_from
 from hirl.runs.folder import Run, folder_name
 from hirl.seeds import mix_seed
+from hirl.train.initial_weights import start_from
 from hirl.train.observer import Observer, SilentObserver
 from hirl.train.online_knn import OnlineKnn
 from hirl.train.report import Reporter

@@ -33,6 +33,7 @@ class HuggingFaceImages(ImageSet):
         super().__init__(name=name, channels=channels, labels=labels, label_names=label_names)
         self._rows = rows
         self._column = column
+        self.fingerprint = getattr(rows, "_fingerprint", None)  # the library's own hash of the rows
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -35,6 +35,9 @@ class ImageSet(ABC):
     pixels       (N, C, H, W) uint8 when the whole set is one array in memory, else None
     """
 
+    fingerprint: str | None = None
+    """Identifies the content, for sets that are neither pixels in memory nor files; without one nothing is cached."""
+
     def __init__(
         self,
         *,

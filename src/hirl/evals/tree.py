@@ -1,51 +1,54 @@
-"""Hierarchy evaluation: does the discovered tree agree with the tree of labels, and what does each z^l find?"""
+"""Agreement of trees: does the tree over the images match the tree of their labels, and what does each z^l retrieve?"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl.evals.base import Evaluation, Part, Result, Row, Subject, labels_of, level_names
-from hirl.hierarchy.builder import hierarchical_kmeans
+from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
+from hirl.evals.labels import labels_of, level_names
+from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.levels import suggest_levels
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
 from hirl.metrics.clustering import mutual_information
 from hirl.metrics.neighbours import nearest_rows
+from hirl.terminal.figures import Figure, score, share
 
-SHUFFLES = 5  # of the labels, for what chance would give
+SHUFFLES = 5  # of the labels, for the figure at chance
 TREE, WARD, FLAT = "tree", "Ward linkage", "flat K-means"
 
 
 @dataclass(frozen=True, kw_only=True)
-class HierarchyAgreement(Evaluation):
-    """The tree over training images, with the test images put in their places, against the labels of the latter.
+class TreeAgreement(Evaluation):
+    """The tree over the training images, with the test images assigned to it, against the labels of the test images.
 
-    Beside it stand two references that see the test images themselves, with as many nodes a level: Ward linkage, and
-    one flat K-means a level. A baseline or an encoder without a run gets a tree over its training images' features.
+    Two references are built from the test images themselves, with as many nodes per level: Ward linkage, and one flat
+    K-means per level. A baseline, or an encoder without a run, gets a tree over the features of its training images.
 
     Args:
-        levels: Nodes at each level, fine to coarse, of a tree that is built here; by default fitted to the images.
-        rebuild: Build the tree here for a run that has one, too.
-        sample: Test images that the references are made of and that ask for their neighbours, at most.
-        neighbours: Training images that are retrieved for each.
-        iterations: Steps of K-means at most.
-        restarts: The best of so many starts of K-means.
+        levels: Nodes per level, fine to coarse, of a tree that is built here; by default fitted to the images.
+        rebuild: Build the tree here even for a run that has one.
+        sample: Most test images that the references are built from and that neighbours are retrieved for.
+        neighbours: Training images to retrieve per test image.
+        builder: Builds the tree; if it is K-means, the flat K-means of the reference has the same settings.
     """
 
-    name: ClassVar[str] = "hierarchy"
+    name: ClassVar[str] = "tree"
     levels: tuple[int, ...] | None = None
     rebuild: bool = False
     sample: int = 5000
     neighbours: int = 10
-    iterations: int = 20
-    restarts: int = 1
+    builder: TreeBuilder = HierarchicalKMeans()  # noqa: RUF009 (frozen)
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(labels=True, run=True)
 
     def run(self, subject: Subject) -> Result:
         train_labels, labels = labels_of(subject)
@@ -57,71 +60,69 @@ class HierarchyAgreement(Evaluation):
         if self.sample < 2:
             raise ValueError(f"sample is {self.sample}, but must be at least 2 images")
         names = level_names(subject.test)
-        tree, whence = self._tree(subject)
-        subject.progress("hierarchy", 0, 4)
+        tree, origin = self._tree(subject)
+        subject.progress(self.name, 0, 4)
         features = _finest(subject, "test")
         paths = tree.paths.cpu()[tree.assign(features).cpu()]  # (N, L)
-        some = _drawn(len(labels), self.sample, subject.seed)
+        some = _sample(len(labels), self.sample, subject.seed)
 
         trees = {(TREE, len(labels)): (paths, labels)}
         if len(some) < len(labels):
             trees[TREE, len(some)] = (paths[some], labels[some])
         sizes = [len(nodes.unique()) for nodes in paths[some].T]
         trees[WARD, len(some)] = (_ward(features[some], sizes), labels[some])
-        subject.progress("hierarchy", 1, 4)
+        subject.progress(self.name, 1, 4)
         flat = {(FLAT, len(some)): (self._flat(features[some], sizes, subject.seed), labels[some])}
-        subject.progress("hierarchy", 2, 4)
+        subject.progress(self.name, 2, 4)
 
         rows = [row for key, pair in (trees | flat).items() for row in _level_rows(*key, *pair, names, subject.seed)]
         rows += [row for key, pair in trees.items() for row in _tree_rows(*key, *pair, names, subject.seed)]
         nested = is_nested(labels)
         if nested:
             rows += [
-                {"tree": of, "images": images, "height correlation": rank_correlation(height_table(*pair))}
+                {"tree": of, "images": images, "height correlation": score(rank_correlation(height_table(*pair)))}
                 for (of, images), pair in trees.items()
             ]
-        subject.progress("hierarchy", 3, 4)
+        subject.progress(self.name, 3, 4)
         rows += self._retrieval(subject, train_labels, labels, some, names)
-        subject.progress("hierarchy", 4, 4)
-        chosen: dict[str, Any] = {TREE: whence, "levels": list(tree.levels)}
+        subject.progress(self.name, 4, 4)
+        chosen: dict[str, Any] = {TREE: origin, "levels": list(tree.levels)}
         if not nested:
-            chosen["height correlation"] = "none, for the label levels are not nested"
-        return _summed_up(rows, names, len(labels), chosen)
+            chosen["height correlation"] = "none, because the label levels are not nested"
+        return _summary(rows, names, len(labels), chosen)
 
     def _tree(self, subject: Subject) -> tuple[PrototypeTree, str]:
         if subject.tree is not None and not self.rebuild:
             if self.levels is not None:
-                raise ValueError("levels are those of the run's own tree: leave them out, or say rebuild")
+                raise ValueError("levels are those of the run's own tree: leave them out, or set rebuild")
             return subject.tree, "the run's own"
         features = _finest(subject, "train")
         levels = suggest_levels(len(features)) if self.levels is None else self.levels
-        steps = self.restarts * (self.iterations + 1)
-        made = hierarchical_kmeans(
-            features,
-            levels,
-            seed=subject.seed,
-            iterations=self.iterations,
-            restarts=self.restarts,
-            progress=lambda level, step, _: subject.progress(f"tree, level {level}", min(step + 1, steps), steps),
-        )
-        return made, f"built over {len(features):,} training images"
+        steps = self.builder.max_steps
+
+        def progress(level: int, step: int, _rows: int) -> None:
+            if steps is not None:
+                subject.progress(f"{self.name}, level {level}", min(step + 1, steps), steps)
+
+        built = self.builder(features, levels, seed=subject.seed, progress=progress)
+        return built, f"built over {len(features):,} training images"
 
     def _flat(self, features: Tensor, sizes: list[int], seed: int) -> Tensor:
-        """(n, L): the clusters of one K-means a level; they need not lie within each other."""
-        flat = partial(hierarchical_kmeans, features, seed=seed, iterations=self.iterations, restarts=self.restarts)
-        return torch.stack([flat((size,)).leaves for size in sizes], dim=1)
+        """(n, L): the clusters of one K-means per level, which need not be nested."""
+        build = self.builder if isinstance(self.builder, HierarchicalKMeans) else HierarchicalKMeans()
+        return torch.stack([build(features, (size,), seed=seed).leaves for size in sizes], dim=1)
 
     def _retrieval(
         self, subject: Subject, train_labels: Tensor, labels: Tensor, some: Tensor, names: list[str]
     ) -> list[Row]:
-        """How many of each image's neighbours are of its class, by every representation there is."""
+        """The share of each image's neighbours that are of its class, by every representation there is."""
         rows: list[Row] = []
         for source, (gallery, queries) in _representations(subject, some).items():
-            right = torch.zeros(labels.shape[1], dtype=torch.float64)
+            correct = torch.zeros(labels.shape[1], dtype=torch.float64)
             for found in nearest_rows(gallery, queries, self.neighbours):
-                asked = labels[some[found.queries]]  # (n, levels)
-                right += (train_labels[found.rows] == asked[:, None]).double().sum((0, 1))
-            precision = right / (len(some) * self.neighbours)
+                truth = labels[some[found.queries]]  # (n, levels)
+                correct += (train_labels[found.rows] == truth[:, None]).double().sum((0, 1))
+            precision = correct / (len(some) * self.neighbours)
             for level, name in enumerate(names):
                 of = train_labels[:, level]
                 chance = of.bincount()[labels[some, level]].double().mean() / len(of)
@@ -129,15 +130,15 @@ class HierarchyAgreement(Evaluation):
                     {
                         "from": source,
                         "labels": name,
-                        f"precision at {self.neighbours}": float(precision[level]),
-                        "chance": float(chance),
+                        f"precision at {self.neighbours}": share(float(precision[level])),
+                        "chance": share(float(chance)),
                     }
                 )
         return rows
 
 
 def _finest(subject: Subject, part: Part) -> Tensor:
-    """What trees are built over: z⁰ where there is a run, else pooled features."""
+    """What trees are built over: z⁰ of a run, else pooled features."""
     if subject.representations is None:
         return subject.features(part)
     return subject.representations(part)[:, 0]
@@ -152,14 +153,14 @@ def _representations(subject: Subject, some: Tensor) -> dict[str, tuple[Tensor, 
     return found
 
 
-def _drawn(N: int, count: int, seed: int) -> Tensor:
-    """(n,): places of the images that are looked at, in order; a function of N, count and seed alone."""
+def _sample(N: int, count: int, seed: int) -> Tensor:
+    """(n,): indices of the sampled images, ascending; a function of N, count and seed alone."""
     order = torch.randperm(N, generator=torch.Generator().manual_seed(seed))
     return order[:count].sort().values
 
 
 def _ward(features: Tensor, sizes: list[int]) -> Tensor:
-    """(n, L): Ward's tree over unit features, cut into so many clusters at each level."""
+    """(n, L): Ward's tree over unit features, cut into the given number of clusters per level."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
     merges = linkage(F.normalize(features.double(), dim=1).cpu().numpy(), method="ward")
@@ -168,27 +169,28 @@ def _ward(features: Tensor, sizes: list[int]) -> Tensor:
 
 
 def _level_rows(of: str, images: int, paths: Tensor, labels: Tensor, names: list[str], seed: int) -> list[Row]:
-    """Every level of a tree beside every label level."""
+    """Every level of a tree against every label level."""
     rows: list[Row] = []
     for level, nodes in enumerate(paths.T):
         count = len(nodes.unique())
         for which, name in enumerate(names):
             truth = labels[:, which]
-            figures = mutual_information(nodes, truth) | {"purity": purity(nodes, truth)}
-            figures |= {"chance": _by_chance(purity, nodes, truth, seed)}
+            found = mutual_information(nodes, truth) | {"purity": purity(nodes, truth)}
+            found |= {"chance": _by_chance(purity, nodes, truth, seed)}
+            figures = {figure: share(value) for figure, value in found.items()}
             rows.append({"tree": of, "images": images, "level": level, "nodes": count, "labels": name} | figures)
     return rows
 
 
 def _tree_rows(of: str, images: int, paths: Tensor, labels: Tensor, names: list[str], seed: int) -> list[Row]:
-    """A tree as a whole beside every label level."""
+    """A tree, all its levels together, against every label level."""
     return [
         {
             "tree": of,
             "images": images,
             "labels": name,
-            "dendrogram purity": dendrogram_purity(paths, labels[:, which]),
-            "chance": _by_chance(dendrogram_purity, paths, labels[:, which], seed),
+            "dendrogram purity": share(dendrogram_purity(paths, labels[:, which])),
+            "chance": share(_by_chance(dendrogram_purity, paths, labels[:, which], seed)),
         }
         for which, name in enumerate(names)
     ]
@@ -201,10 +203,10 @@ def _by_chance(figure: Callable[[Tensor, Tensor], float], tree: Tensor, labels: 
     return sum(figure(tree, drawn) for drawn in shuffled) / SHUFFLES
 
 
-def _summed_up(rows: list[Row], names: list[str], images: int, chosen: dict[str, Any]) -> Result:
-    """The tree of all test images in a few figures: its best level for each label level, and itself as a whole."""
+def _summary(rows: list[Row], names: list[str], images: int, chosen: dict[str, Any]) -> Result:
+    """The headline: of the tree over all test images, the best level per label level and the figures of the tree."""
     own = [row for row in rows if row.get("tree") == TREE and row["images"] == images]
-    headline: dict[str, float] = {}
+    headline: dict[str, Figure] = {}
     for name in names:
         best = max((row for row in own if "AMI" in row and row["labels"] == name), key=lambda row: float(row["AMI"]))
         headline[f"AMI, {name}"] = best["AMI"]

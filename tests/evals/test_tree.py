@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import combinations
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from torch import Tensor
 from hirl import PrototypeTree
 from hirl.data.sources.arrays import ArrayImages
 from hirl.evals.base import Subject
-from hirl.evals.hierarchy import FLAT, TREE, WARD, HierarchyAgreement
+from hirl.evals.tree import FLAT, TREE, WARD, TreeAgreement
+from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
 from hirl.metrics.clustering import mutual_information
 
@@ -96,7 +98,7 @@ def test_pairs_of_pairs_beyond_a_float_stay_exact() -> None:
     huge = 10**12
     assert rank_correlation([[huge, 0], [0, huge + 1]]) == 1
     assert rank_correlation([[0, huge], [huge, 0]]) == -1
-    assert rank_correlation([[huge, huge]]) == 0  # a tree of one node tells nothing
+    assert rank_correlation([[huge, huge]]) == 0  # a tree of one node carries no information
 
 
 def test_nested_or_not() -> None:
@@ -127,7 +129,7 @@ def grown_subject(make: Callable[..., Subject], **changes: Any) -> Subject:
         )
         for part, (_, labels) in made.items()
     }
-    return make(features=lambda part: made[part][0], **(parts | changes))
+    return make(features=lambda part: made[part][0], parts=parts, **changes)
 
 
 def by(rows: list[Any], **wanted: Any) -> list[Any]:
@@ -136,7 +138,7 @@ def by(rows: list[Any], **wanted: Any) -> list[Any]:
 
 def test_a_tree_of_separate_features_agrees_with_their_labels(coloured_subject: Callable[..., Subject]) -> None:
     subject = grown_subject(coloured_subject)
-    result = HierarchyAgreement(levels=(12, 6, 2), restarts=5).run(subject)
+    result = TreeAgreement(levels=(12, 6, 2), builder=HierarchicalKMeans(restarts=5)).run(subject)
     for level, name in enumerate(("12 classes", "6 classes", "2 classes")):
         assert result.headline[f"AMI, {name}"] == 1
         assert result.headline[f"dendrogram purity, {name}"] == 1
@@ -149,7 +151,7 @@ def test_a_tree_of_separate_features_agrees_with_their_labels(coloured_subject: 
     assert {row["from"] for row in result.rows if "from" in row} == {"pooled features"}
     assert all(row["precision at 10"] == 1 and row["chance"] < 0.6 for row in result.rows if "from" in row)
     assert not by([row for row in result.rows if "dendrogram purity" in row], tree=FLAT)
-    assert HierarchyAgreement(levels=(12, 6, 2), restarts=5).run(subject) == result
+    assert TreeAgreement(levels=(12, 6, 2), builder=HierarchicalKMeans(restarts=5)).run(subject) == result
 
 
 def test_shuffled_labels_are_at_chance(coloured_subject: Callable[..., Subject]) -> None:
@@ -157,7 +159,7 @@ def test_shuffled_labels_are_at_chance(coloured_subject: Callable[..., Subject])
     for images in (subject.train, subject.test):
         assert images.labels is not None
         images.labels = images.labels[torch.randperm(len(images), generator=torch.Generator().manual_seed(0))]
-    result = HierarchyAgreement(levels=(12, 6, 2)).run(subject)
+    result = TreeAgreement(levels=(12, 6, 2)).run(subject)
     assert all(abs(row["AMI"]) < 0.05 for row in result.rows if "AMI" in row)
     assert all(abs(row["height correlation"]) < 0.05 for row in result.rows if "height correlation" in row)
     for row in result.rows:
@@ -181,7 +183,7 @@ def test_a_runs_own_tree_and_representations_are_used(coloured_subject: Callable
         return torch.stack((z0, drawn), dim=1)
 
     subject = grown_subject(coloured_subject, tree=tree, representations=representations)
-    result = HierarchyAgreement().run(subject)
+    result = TreeAgreement().run(subject)
     assert result.chosen["tree"] == "the run's own"
     assert result.chosen["levels"] == [12, 2]
     (row,) = by(result.rows, tree=TREE, level=0, labels="12 classes")
@@ -189,15 +191,34 @@ def test_a_runs_own_tree_and_representations_are_used(coloured_subject: Callable
     assert all(row["precision at 10"] == 1 for row in by(result.rows, **{"from": "z0"}))
     for row in by(result.rows, **{"from": "z1"}):
         assert row["precision at 10"] == pytest.approx(row["chance"], abs=0.06)
-    rebuilt = HierarchyAgreement(rebuild=True, levels=(24, 3)).run(subject)
+    rebuilt = TreeAgreement(rebuild=True, levels=(24, 3)).run(subject)
     assert rebuilt.chosen["levels"] == [24, 3]
     with pytest.raises(ValueError, match="levels are those of the run's own tree"):
-        HierarchyAgreement(levels=(24, 3)).run(subject)
+        TreeAgreement(levels=(24, 3)).run(subject)
+
+
+class FirstRows(TreeBuilder):
+    """Prototypes are the first rows, whatever the features."""
+
+    def __call__(self, features: Any, levels: Sequence[int], **_: Any) -> PrototypeTree:
+        rows = F.normalize(torch.as_tensor(features)[: levels[0]].float(), dim=1)
+        parents = tuple(torch.arange(size) % above for size, above in pairwise(levels))
+        empty = PrototypeTree(tuple(rows[:size] for size in levels), parents, torch.zeros(1, dtype=torch.int64))
+        return replace(empty, leaves=empty.assign(features))
+
+
+def test_another_builder_makes_the_tree_and_not_the_references(coloured_subject: Callable[..., Subject]) -> None:
+    subject = grown_subject(coloured_subject)
+    usual = TreeAgreement(levels=(12, 6, 2)).run(subject)
+    other = TreeAgreement(levels=(12, 6, 2), builder=FirstRows()).run(subject)
+    assert by(other.rows, tree=TREE) != by(usual.rows, tree=TREE)
+    assert other.headline["AMI, 12 classes"] < 1
+    assert by(other.rows, tree=FLAT, level=0, labels="2 classes")[0]["purity"] == 1
 
 
 def test_the_references_share_one_sample(coloured_subject: Callable[..., Subject]) -> None:
     subject = grown_subject(coloured_subject)
-    result = HierarchyAgreement(levels=(12, 6, 2), sample=60).run(subject)
+    result = TreeAgreement(levels=(12, 6, 2), sample=60).run(subject)
     N = len(subject.test)
     counts = {(row["tree"], row["images"]) for row in result.rows if "AMI" in row}
     assert counts == {(TREE, N), (TREE, 60), (WARD, 60), (FLAT, 60)}
@@ -210,14 +231,14 @@ def test_levels_that_are_not_nested_have_no_heights(coloured_subject: Callable[.
     for images in (subject.train, subject.test):
         assert images.labels is not None
         images.labels[:, 2] = torch.arange(len(images)) % 2
-    result = HierarchyAgreement(levels=(12, 2)).run(subject)
+    result = TreeAgreement(levels=(12, 2)).run(subject)
     assert "height correlation" not in result.headline
     assert "not nested" in result.chosen["height correlation"]
     assert result.headline["AMI, 12 classes"] > 0.9
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"neighbours": 0}, "neighbours is 0"),
         ({"neighbours": 999}, "at most the 210 training images"),
@@ -225,6 +246,8 @@ def test_levels_that_are_not_nested_have_no_heights(coloured_subject: Callable[.
         ({"levels": (3, 9)}, "must decrease"),
     ],
 )
-def test_what_cannot_be_is_said(options: dict[str, Any], said: str, coloured_subject: Callable[..., Subject]) -> None:
-    with pytest.raises(ValueError, match=said):
-        HierarchyAgreement(**options).run(grown_subject(coloured_subject))
+def test_impossible_arguments_are_refused(
+    options: dict[str, Any], message: str, coloured_subject: Callable[..., Subject]
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        TreeAgreement(**options).run(grown_subject(coloured_subject))

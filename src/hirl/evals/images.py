@@ -1,0 +1,81 @@
+"""The images an evaluation runs on: a training part and a test part of the user's data, opened once for all tasks."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+from hirl.data.sources import Skipped, in_memory, open_images
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.splits import NoParts
+from hirl.runs.open_encoder import Encoder
+
+
+@dataclass(frozen=True)
+class ImageRequest:
+    """Which images to evaluate on, as the user named them. A part is opened when it is first asked for."""
+
+    data: Any
+    test_data: Any = None
+    split: str | None = None
+    test_split: str | None = None
+    channels: int = 3
+    _opened: dict[tuple[bool, str | None], ImageSet] = field(default_factory=dict, repr=False, compare=False)
+
+    def train(self) -> ImageSet:
+        """The images to learn from or to search."""
+        return self._open(self.data, self.split)
+
+    def test(self, *, held_out: bool = True) -> ImageSet:
+        """The images to test on: by default the val part. `held_out=False`: images without parts will do."""
+        if self.test_data is not None:
+            return self._open(self.test_data, self.test_split)
+        if self.test_split is not None:
+            return self._open(self.data, self.test_split)
+        try:
+            return self._open(self.data, "val")
+        except NoParts as error:
+            if not held_out:
+                return self._open(self.data, None)
+            train = self.train()
+            lacks = "has no labels, and " if train.labels is None else "has "
+            raise ValueError(
+                f"{train.name} {lacks}no parts such as train and val, but this evaluation learns from labelled images "
+                "and is tested on others. Name the images to test on with test_data."
+            ) from error
+        except ValueError as error:
+            raise ValueError(f"{error} Name the images to test on with test_data or test_split.") from error
+
+    def _open(self, source: Any, split: str | None) -> ImageSet:
+        key = (source is self.test_data, split)
+        if key not in self._opened:
+            self._opened[key] = open_quietly(source, split, self.channels)
+        return self._opened[key]
+
+
+def request_images(
+    encoder: Encoder,
+    data: Any,
+    *,
+    test_data: Any = None,
+    split: str | None = None,
+    test_split: str | None = None,
+    channels: int | None = None,
+) -> ImageRequest:
+    """The request with the defaults of the encoder's run: its data and split."""
+    if data is None:
+        if encoder.run is None:
+            raise ValueError(f"{encoder.name} does not name its images: give data, a folder or a known name")
+        config = encoder.run.config
+        data, split = config["data"], config.get("split") if split is None else split
+    return ImageRequest(data, test_data, split, test_split, encoder.channels or channels or 3)
+
+
+def open_quietly(source: Any, split: str | None, channels: int) -> ImageSet:
+    """The images, small ones read into memory; one warning covers all that cannot be read."""
+    skipped = Skipped()
+    images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
+    if len(skipped):
+        warnings.warn(skipped.summary(images.name), stacklevel=2)
+    return images

@@ -1,0 +1,88 @@
+"""The protocol of a result: everything its figures depend on, as plain data; and results to and from files."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hirl.config import class_path, to_plain
+from hirl.data.sources.image_set import ImageSet
+from hirl.evals.base import Evaluation, Result, Subject
+from hirl.evals.extractor import Extractor
+from hirl.evals.feature_cache import is_identified
+from hirl.runs.folder import Run
+from hirl.runs.results import find_result, write_result
+from hirl.terminal.figures import kinds, with_kinds
+
+CHUNK = 1 << 24  # bytes read at a time
+
+
+def protocol_of(task: Evaluation, subject: Subject, extractor: Extractor) -> dict[str, Any]:
+    """Two evaluations with equal protocols give the same figures."""
+    encoder = extractor.encoder
+    found: dict[str, Any] = {
+        "task": task.name,
+        "class": class_path(type(task)),
+        "arguments": to_plain(task.arguments),
+        "seed": subject.seed,
+        "encoder": {"sha256": encoder.sha256, "method": subject.method},
+        "images": {"size": subject.image_size} | asdict(subject.normalisation),
+        "data": {part: _described(images, extractor) for part, images in sorted(subject.parts.items())},
+    }
+    if task.needs.run and encoder.run is not None:
+        found["run"] = _hashes(encoder.run)
+    return found
+
+
+def _described(images: ImageSet, extractor: Extractor) -> dict[str, Any]:
+    return extractor.identity(images) | {"classes": [len(names) for names in images.label_names]}
+
+
+def _hashes(run: Run) -> dict[str, str]:
+    """Hashes of the files that hold the tree and the heads."""
+    found = {}
+    for file in (run.tree_file, run.checkpoint_file):
+        if file.is_file():
+            digest = hashlib.sha256()
+            with file.open("rb") as opened:
+                while block := opened.read(CHUNK):
+                    digest.update(block)
+            found[file.name] = digest.hexdigest()
+    return found
+
+
+def store(folder: Path, protocol: dict[str, Any], result: Result, extractor: Extractor) -> Path:
+    """Write a result with its protocol, and return the file."""
+    columns: dict[str, str] = {}
+    for row in result.rows:
+        columns |= kinds(row)
+    return write_result(
+        folder,
+        protocol,
+        {
+            "headline": dict(result.headline),
+            "rows": [dict(row) for row in result.rows],
+            "chosen": result.chosen,
+            "kinds": {"headline": kinds(result.headline), "rows": columns},
+            "encoder": {"name": extractor.encoder.name} | extractor.encoder.about,
+            "device": str(extractor.preprocessing.device),
+        },
+    )
+
+
+def stored(folder: Path, protocol: dict[str, Any]) -> Result | None:
+    """The result stored for exactly this protocol, or None. Images of unknown content match nothing."""
+    if not all(map(is_identified, protocol["data"].values())):
+        return None
+    found = find_result(folder, protocol)
+    if found is None or not {"headline", "rows", "chosen", "kinds"} <= found.keys():
+        return None
+    kinds_of: Mapping[str, Mapping[str, str]] = found["kinds"]
+    return Result(
+        headline=with_kinds(found["headline"], kinds_of["headline"]),
+        rows=[with_kinds(row, kinds_of["rows"]) for row in found["rows"]],
+        chosen=found["chosen"],
+    )

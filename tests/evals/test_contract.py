@@ -1,0 +1,139 @@
+"""What an evaluation may need: parts, labels, data of its own, dense feature maps, and figures of any kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import hirl
+from hirl.backbones import feature_maps
+from hirl.data.sources.image_set import ImageSet
+from hirl.evals import EVALUATIONS, KNN, Clustering, Evaluation, Figure, Kind, Needs, Result, Subject
+from hirl.evals.base import Part
+from hirl.evals.images import ImageRequest
+from hirl.runs.folder import Run
+
+NARROW = {"channels": [8, 8, 16, 16]}
+VIT = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
+
+
+class BoxedImages(ImageSet):
+    """Blank images, each with one box: what a data set for detection looks like."""
+
+    def __init__(self, boxes: Tensor, fingerprint: str | None) -> None:
+        super().__init__(name="boxes", channels=3)
+        self.fingerprint = fingerprint
+        self.boxes = boxes  # (N, 4) x, y, width, height
+
+    def __len__(self) -> int:
+        return len(self.boxes)
+
+    def read(self, index: int, *, shorter: int | None = None) -> Tensor:  # noqa: ARG002
+        image = torch.zeros(3, 16, 16, dtype=torch.uint8)
+        x, y, width, height = self.boxes[index].tolist()
+        image[:, y : y + height, x : x + width] = 255
+        return image
+
+
+@dataclass(frozen=True)
+class Boxes(Evaluation):
+    """How much stronger the maps respond within the box: a stand-in for detection, in every respect but the figure."""
+
+    name: ClassVar[str] = "boxes"
+    images: int = 6
+    fingerprint: str | None = "six boxes"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(train=False, feature_maps=True)
+
+    def open_parts(self, request: ImageRequest) -> dict[Part, ImageSet]:
+        assert request.data == "elsewhere"
+        corners = torch.arange(self.images) % 3 * 4
+        boxes = torch.stack([corners, corners, corners * 0 + 8, corners * 0 + 8], dim=1)
+        return {"test": BoxedImages(boxes, self.fingerprint)}
+
+    def run(self, subject: Subject) -> Result:
+        images = subject.test
+        assert isinstance(images, BoxedImages)
+        pictures = torch.stack([images.read(index) for index in range(len(images))]) / 255
+        last = feature_maps(subject.encoder, pictures)[-1]
+        precision = Figure(float(last.isfinite().float().mean()), Kind.AVERAGE_PRECISION)
+        rows: list[Any] = [{"images": len(images), "stride": 16 // last.shape[-1], "AP": precision}]
+        return Result({"AP": precision, "boxes": Figure(len(images), Kind.COUNT)}, rows)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "args", "stride"), [("resnet10t", NARROW, "16"), ("vit_tiny_patch16_224", VIT, "4")]
+)
+def test_an_evaluation_may_bring_data_and_figures_of_its_own(
+    backbone: str, args: dict[str, Any], stride: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"data": "elsewhere", "backbone_args": args, "image_size": 16, "out": tmp_path}
+    first = hirl.evaluate(backbone, Boxes(), device="cpu", **options)["boxes"]
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[3].split() == ["6", stride, "100.0"]
+    assert "boxes: AP 100.0; boxes 6" in shown
+    assert hirl.evaluate(backbone, Boxes(), device="cpu", reuse=True, **options)["boxes"] == first
+    assert "stored earlier" in capsys.readouterr().out
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_images_of_unknown_content_are_never_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options: dict[str, Any] = {"data": "elsewhere", "backbone_args": NARROW, "image_size": 16, "out": tmp_path}
+    for _ in range(2):
+        hirl.evaluate("resnet10t", Boxes(fingerprint=None), device="cpu", reuse=True, **options)
+    assert "stored earlier" not in capsys.readouterr().out
+
+
+def test_what_an_evaluation_needs_is_checked_before_the_first_one_runs(
+    picture_files: Path, monkeypatch: pytest.MonkeyPatch, runs: dict[str, Run], tmp_path: Path
+) -> None:
+    def never(_self: KNN, _subject: Subject) -> Result:
+        raise AssertionError("an evaluation ran")
+
+    monkeypatch.setattr(KNN, "run", never)
+
+    @dataclass(frozen=True)
+    class Dense(Boxes):
+        def open_parts(self, request: ImageRequest) -> dict[Part, ImageSet]:
+            return {"test": request.test(held_out=False)}
+
+    with pytest.raises(ValueError, match="boxes: backbone ResNet has no feature maps: choose a timm network"):
+        hirl.evaluate("torchvision:resnet18", KNN(ks=(5,)), Dense(), data=picture_files, device="cpu", quiet=True)
+    images = np.zeros((20, 16, 16, 3), np.uint8)
+    np.savez(tmp_path / "unlabelled.npz", images=images)
+    with pytest.raises(ValueError, match=r"knn: .* has no labels, but this evaluation needs them"):
+        runs["hirl"].evaluate(KNN(ks=(5,)), Clustering(), test_data=tmp_path / "unlabelled.npz", quiet=True)
+
+
+def test_without_a_training_part_images_without_parts_will_do(runs: dict[str, Run], tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8)
+    np.savez(tmp_path / "all.npz", images=images, labels=np.arange(40) % 4)
+    options: dict[str, Any] = {"data": tmp_path / "all.npz", "device": "cpu", "quiet": True}
+    result = runs["hirl"].evaluate(Clustering(restarts=1), **options)["clustering"]
+    assert [row["clusters"] for row in result.rows] == [4]
+    with pytest.raises(ValueError, match="Name the images to test on"):
+        runs["hirl"].evaluate(Clustering(part="train"), KNN(ks=(5,)), **options)
+
+
+def test_a_part_that_was_not_asked_for_is_not_there() -> None:
+    @dataclass(frozen=True)
+    class Forgetful(Boxes):
+        def run(self, subject: Subject) -> Result:
+            return Result({"images": float(len(subject.train))}, [])
+
+    options: dict[str, Any] = {"data": "elsewhere", "backbone_args": NARROW, "image_size": 16}
+    with pytest.raises(ValueError, match="boxes: there are no training images"):
+        hirl.evaluate("resnet10t", Forgetful(), quiet=True, **options)
+
+
+@pytest.mark.parametrize("name", EVALUATIONS)
+def test_every_evaluation_says_what_it_needs(name: str) -> None:
+    assert EVALUATIONS[name]().needs.labels

@@ -1,0 +1,55 @@
+"""The run folder's configuration: read from any version, and refused in one sentence if it is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hirl.cli.main import main
+from hirl.runs.folder import Run, differences, folder_name
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"epochs: [3", "is damaged: it is not a YAML file"),
+        (b"\xff\xfe\x00", "is damaged: it is not a YAML file"),
+        (b"", "is damaged: it does not hold the options of a run"),
+        (b"- 3", "is damaged: it does not hold the options of a run"),
+    ],
+)
+def test_a_damaged_configuration_is_one_sentence(
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        _ = Run(tmp_path).config
+    assert main(["show", str(tmp_path)]) == 2
+    shown = capsys.readouterr().err
+    assert str(tmp_path / "config.yaml") in shown
+    assert shown.count("\n") == 1
+
+
+def test_a_folder_without_a_configuration_is_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"is not a run folder: it has no config\.yaml"):
+        _ = Run(tmp_path).config
+
+
+def test_a_configuration_of_an_earlier_version_is_upgraded(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("hierarchy: {iterations: 7, negatives: 5}")
+    hierarchy = Run(tmp_path).config["hierarchy"]
+    assert hierarchy["negatives"] == 5
+    assert hierarchy["builder"]["init_args"]["iterations"] == 7
+    assert "iterations" not in hierarchy
+
+
+def test_differences_are_named() -> None:
+    assert differences({"a": {"b": 1, "c": [1, 2]}}, {"a": {"b": 2, "c": (1, 2)}, "d": 3}) == [
+        "a.b: 1 → 2",
+        "d: None → 3",
+    ]
+
+
+def test_a_folder_may_be_named_after_any_images() -> None:
+    assert [folder_name(name) for name in ("pets/", "a b/c d?.npz", "…")] == ["pets", "c-d-.npz", "images"]
