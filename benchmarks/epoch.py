@@ -30,9 +30,10 @@ from hirl.data.sources.subset import Subset
 from hirl.hierarchy.settings import Hierarchy
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Plan
-from hirl.recipes import recipe, recipe_names
+from hirl.recipes import recipe_names
 from hirl.train.loop import Loop
 from hirl.train.observer import SilentObserver
+from hirl.train.recipe import recipe
 from hirl.train.setup import build_paths
 
 PAPER = {"MoCoV2": 1.28, "SimSiam": 1.74, "SwAV": 1.36, "MoCoV3": 1.64, "DINO": 1.24, "IBOT": 1.23}

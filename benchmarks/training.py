@@ -51,7 +51,7 @@ from hirl.data.sources import ImageSet, open_images
 from hirl.data.sources.memory import in_memory
 from hirl.data.view_recipes import local_size
 from hirl.methods import DINO, IBOT, MoCoV2, SwAV
-from hirl.recipes import recipe
+from hirl.train.recipe import recipe
 
 Step = Callable[[Sequence[Tensor]], None]
 

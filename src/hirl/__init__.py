@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from hirl.hierarchy.settings import Hierarchy as Hierarchy
     from hirl.hierarchy.spd import spd_loss as spd_loss
     from hirl.hierarchy.tree import PrototypeTree as PrototypeTree
-    from hirl.recipes import recipe as recipe
     from hirl.runs.folder import Run as Run
     from hirl.studies.compare import compare as compare
     from hirl.studies.tune import tune as tune
     from hirl.train.pretrain import pretrain as pretrain
+    from hirl.train.recipe import recipe as recipe
 
 _ROOMS = ("data", "evals", "explore", "methods")
 _HOMES = {
@@ -38,7 +38,7 @@ _HOMES = {
     "evaluate": "hirl.evals.evaluate",
     "hierarchical_kmeans": "hirl.hierarchy.builder",
     "pretrain": "hirl.train.pretrain",
-    "recipe": "hirl.recipes",
+    "recipe": "hirl.train.recipe",
     "spd_loss": "hirl.hierarchy.spd",
     "suggest_levels": "hirl.hierarchy.levels",
     "tune": "hirl.studies.tune",

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from hirl import PrototypeTree, suggest_levels
+from hirl.cli.main import COMMANDS, main
 
 HIRL = Path(sys.executable).parent / "hirl"
 
 
-def hirl(*words: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HIRL, *words], capture_output=True, text=True, check=False, cwd=cwd)
+def hirl(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HIRL, *args], capture_output=True, text=True, check=False, cwd=cwd)
 
 
 @pytest.fixture
@@ -27,11 +28,12 @@ def features(tmp_path: Path) -> Path:
 
 
 def test_help_and_version() -> None:
-    for words in ((), ("--help",)):
-        shown = hirl(*words)
+    for args in ((), ("--help",), ("-h",)):
+        shown = hirl(*args)
         assert shown.returncode == 0
         assert "examples:" in shown.stdout
         assert "hirl cluster features.npy" in shown.stdout
+        assert all(f"  {name} " in shown.stdout for name in COMMANDS)
     assert hirl("--version").stdout.startswith("hirl 0.")
     assert "--levels" in hirl("cluster", "--help").stdout
 
@@ -44,6 +46,13 @@ def test_cluster_writes_a_tree_and_shows_its_levels(features: Path, tmp_path: Pa
     tree = PrototypeTree.load(tmp_path / "tree.safetensors")
     assert tree.levels == (30, 6, 2)
     assert torch.equal(tree.assign(np.load(features)), tree.leaves)
+
+
+def test_cluster_takes_another_builder(features: Path, tmp_path: Path) -> None:
+    line = ["cluster", str(features), "--levels", "30,6", "--out", str(tmp_path / "tree"), "--overwrite"]
+    assert main([*line, "--builder", "HierarchicalKMeans", "--builder.iterations", "3"]) == 0
+    assert PrototypeTree.load(tmp_path / "tree").levels == (30, 6)
+    assert main([*line, "--builder", "HierarchicalKMeans", "--iterations", "3"]) == 2
 
 
 def test_cluster_fits_levels_to_the_rows_and_says_so(features: Path, tmp_path: Path) -> None:
@@ -61,19 +70,20 @@ def test_demo_prints_the_tree() -> None:
 
 
 def test_a_traceback_only_when_asked_for(tmp_path: Path) -> None:
-    words = ("cluster", tmp_path / "missing.npy", "--out", tmp_path / "tree")
-    assert "Traceback" not in hirl(*words).stderr
-    for debug in (("--debug", *words), (*words, "--debug")):
+    args = ("cluster", tmp_path / "missing.npy", "--out", tmp_path / "tree")
+    assert "Traceback" not in hirl(*args).stderr
+    for debug in (("--debug", *args), (*args, "--debug")):
         shown = hirl(*debug)
         assert "Traceback" in shown.stderr
         assert shown.returncode != 0
 
 
 MISTAKES = {
-    "an unknown command": (["clutser"], "clutser"),
-    "an unknown option": (["cluster", "{features}", "--out", "{new}", "--lvels", "3"], "--lvels"),
-    "no output": (["cluster", "{features}"], "out"),
-    "no features": (["cluster", "--out", "{new}"], "features"),
+    "an unknown command": (["clutser"], "there is no command 'clutser': did you mean cluster?"),
+    "a command of nothing like": (["sing"], "there is no command 'sing': choose one of demo, pretrain"),
+    "an unknown option": (["cluster", "{features}", "--out", "{new}", "--lvels", "3"], "did you mean --levels?"),
+    "no output": (["cluster", "{features}"], "the option --out is missing"),
+    "no features": (["cluster", "--out", "{new}"], "the argument features is missing"),
     "a missing file": (["cluster", "nowhere.npy", "--out", "{new}"], "there is no file 'nowhere.npy'"),
     "a folder": (["cluster", ".", "--out", "{new}"], "there is no file '.'"),
     "no npy file": (["cluster", "{text}", "--out", "{new}"], "is not a .npy file of numbers"),
@@ -86,10 +96,16 @@ MISTAKES = {
     "a NaN": (["cluster", "{nan}", "--levels", "3", "--out", "{new}"], "row 5 of features is not finite"),
     "levels that grow": (["cluster", "{features}", "--levels", "3", "30", "--out", "{new}"], "must decrease"),
     "too many clusters": (["cluster", "{features}", "--levels", "301", "--out", "{new}"], "only 300 rows"),
-    "a level of zero": (["cluster", "{features}", "--levels", "0", "--out", "{new}"], "levels"),
-    "a level in words": (["cluster", "{features}", "--levels", "many", "--out", "{new}"], "levels"),
-    "a level with commas": (["cluster", "{features}", "--levels", "30,10", "--out", "{new}"], "levels"),
-    "a negative seed": (["cluster", "{features}", "--seed", "-1", "--out", "{new}"], "seed"),
+    "a level of zero": (
+        ["cluster", "{features}", "--levels", "0", "--out", "{new}"],
+        "--levels must be a list of whole numbers of at least 1",
+    ),
+    "a level in words": (["cluster", "{features}", "--levels", "many", "--out", "{new}"], "--levels must be a list of"),
+    "a level with colons": (
+        ["cluster", "{features}", "--levels", "30:10", "--out", "{new}"],
+        "--levels must be a list",
+    ),
+    "a negative seed": (["cluster", "{features}", "--seed", "-1", "--out", "{new}"], "a whole number of at least 0"),
     "no iterations": (["cluster", "{features}", "--iterations", "0", "--out", "{new}"], "iterations"),
     "a tolerance above 1": (["cluster", "{features}", "--tolerance", "2", "--out", "{new}"], "tolerance"),
     "an existing file": (["cluster", "{features}", "--out", "{features}"], "exists already"),
@@ -99,8 +115,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_sentence(mistake: str, features: Path, tmp_path: Path) -> None:
-    words, expected = MISTAKES[mistake]
+def test_a_mistake_is_one_sentence(
+    mistake: str,
+    features: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    args, expected = MISTAKES[mistake]
     good = np.load(features)
     holed = good.copy()
     holed[5] = np.nan
@@ -117,12 +139,12 @@ def test_a_mistake_is_one_sentence(mistake: str, features: Path, tmp_path: Path)
     np.save(named["objects"], np.array([{"a": 1}], dtype=object), allow_pickle=True)
     before = {file: file.read_bytes() for file in tmp_path.iterdir()}
 
-    shown = hirl(*(word.format(**named) for word in words), cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main([arg.format(**named) for arg in args]) == 2
 
-    assert shown.returncode == 2
-    assert "Traceback" not in shown.stderr
-    sentence = shown.stderr.strip().splitlines()
-    assert len(sentence) == 1, shown.stderr
+    errors = capsys.readouterr().err
+    sentence = errors.strip().splitlines()
+    assert len(sentence) == 1, errors
     assert sentence[0].startswith("hirl: ")
     assert expected in sentence[0]
     assert {file: file.read_bytes() for file in tmp_path.iterdir()} == before

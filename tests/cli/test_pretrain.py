@@ -59,12 +59,12 @@ def images(tmp_path: Path) -> Path:
 def test_a_run_is_made_continued_and_shown(
     config: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["pretrain", str(images), "--config", str(config), "--out", str(tmp_path / "runs" / "a")]
-    assert main([*words, "--hierarchy.levels", "10", "3"]) == 0
+    args = ["pretrain", str(images), "--config", str(config), "--out", str(tmp_path / "runs" / "a")]
+    assert main([*args, "--hierarchy.levels", "10", "3"]) == 0
     assert Run(tmp_path / "runs" / "a").tree.levels == (10, 3)
-    assert main([*words, "--hierarchy.levels", "10", "3"]) == 0
+    assert main([*args, "--hierarchy.levels", "10", "3"]) == 0
     assert "is finished" in capsys.readouterr().out
-    assert main(words) == 2
+    assert main(args) == 2
     assert "hierarchy.levels: [10, 3] → [12, 4]" in capsys.readouterr().err
     assert main(["show", str(tmp_path / "runs" / "a")]) == 0
     page = capsys.readouterr().out
@@ -79,10 +79,10 @@ def test_a_run_is_made_continued_and_shown(
 def test_a_batch_that_leaves_out_many_images_is_remarked_on(
     config: Path, images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["pretrain", str(images), "--config", str(config), "--hierarchy", "null", "--epochs", "1"]
-    assert main([*words, "--batch_size", "320", "--method.queue_length", "320", "--out", str(tmp_path / "large")]) == 0
+    args = ["pretrain", str(images), "--config", str(config), "--hierarchy", "null", "--epochs", "1"]
+    assert main([*args, "--batch_size", "320", "--method.queue_length", "320", "--out", str(tmp_path / "large")]) == 0
     assert "each epoch leaves out 280 images" in capsys.readouterr().out
-    assert main([*words, "--out", str(tmp_path / "small")]) == 0
+    assert main([*args, "--out", str(tmp_path / "small")]) == 0
     assert "leaves out" not in capsys.readouterr().out
 
 
@@ -108,14 +108,14 @@ def test_a_baseline_comes_back_as_a_baseline(config: Path, images: Path, tmp_pat
 def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     documented = [line.partition(":")[0].strip() for line in (inspect.getdoc(pretrain) or "").splitlines()]
     assert set(inspect.signature(pretrain).parameters) <= set(documented)
-    for words, told in ((["--help"], "Images a step, over all"), (["--hierarchy.help"], "Negative paths an image")):
+    for args, expected in ((["--help"], "Images a step, over all"), (["--hierarchy.help"], "Negative paths an image")):
         with pytest.raises(SystemExit):
-            main(["pretrain", *words])
-        assert told in " ".join(capsys.readouterr().out.split())
+            main(["pretrain", *args])
+        assert expected in " ".join(capsys.readouterr().out.split())
 
 
-def run_command(*words: str | Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "hirl.cli.main", *map(str, words)]
+def run_command(*args: str | Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "hirl.cli.main", *map(str, args)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -124,10 +124,10 @@ def test_asked_to_stop_it_saves_and_the_same_command_continues(
     first: str, then: str, config: Path, images: Path, tmp_path: Path
 ) -> None:
     """On as many processes as before, or on another number."""
-    words = ["pretrain", str(images), "--config", str(config), "--epochs", "400", "--out", str(tmp_path / "run")]
+    args = ["pretrain", str(images), "--config", str(config), "--epochs", "400", "--out", str(tmp_path / "run")]
     stopped = 0
     for devices in (first, then):
-        process = run_command(*words, "--devices", devices)
+        process = run_command(*args, "--devices", devices)
         wait_for_steps(tmp_path / "run" / "metrics.jsonl", after=stopped)
         process.send_signal(signal.SIGTERM)
         out, errors = process.communicate(timeout=60)
@@ -167,14 +167,20 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no method": (["{images}"], "method"),
     "an unknown method": (["{images}", "--method", "MoCo"], "choose one of DINO, IBOT, MoCoV2"),
     "a method from nowhere": (["{images}", "--method", "no.such.Method"], "no.such"),
-    "an unknown argument of the method": (["{images}", "--method", "MoCoV2", "--method.queue", "3"], "queue"),
+    "an unknown argument of the method": (
+        ["{images}", "--method", "MoCoV2", "--method.queue", "3"],
+        "there is no option --method.queue",
+    ),
     "epochs in words": (["{images}", "--config", "{config}", "--epochs", "many"], "epochs"),
     "no epochs": (["{images}", "--config", "{config}", "--epochs", "0"], "epochs must be at least 1"),
     "a negative seed": (["{images}", "--config", "{config}", "--seed", "-1"], "seed must be at least 0"),
     "a batch too large": (["{images}", "--config", "{config}", "--batch_size", "601"], "at most 600"),
     "a batch the queue does not fit": (["{images}", "--config", "{config}", "--batch_size", "60"], "queue_length"),
     "parts that do not divide": (["{images}", "--config", "{config}", "--accumulate", "3"], "accumulate must divide"),
-    "an unknown precision": (["{images}", "--config", "{config}", "--precision", "8"], "precision"),
+    "an unknown precision": (
+        ["{images}", "--config", "{config}", "--precision", "8"],
+        "--precision must be one of 32-true",
+    ),
     "an unknown accelerator": (["{images}", "--config", "{config}", "--accelerator", "abacus"], "accelerator"),
     "levels that grow": (["{images}", "--config", "{config}", "--hierarchy.levels", "3", "9"], "must decrease"),
     "too many leaves": (["{images}", "--config", "{config}", "--hierarchy.levels", "601"], "only 600 rows"),
@@ -185,9 +191,12 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a tree without features": (["{images}", "--config", "{config}", "--hierarchy.start_epoch", "0"], "start_epoch"),
     "unknown features": (["{images}", "--config", "{config}", "--hierarchy.features", "dreams"], "features"),
     "a missing config": (["{images}", "--config", "nowhere.yaml"], "there is no file 'nowhere.yaml'"),
-    "a config of prose": (["{images}", "--config", "{prose}"], "is no YAML file of options"),
-    "a config that names code": (["{images}", "--config", "{code}"], "which is not of hirl"),
-    "an unknown key in a config": (["{images}", "--config", "{typo}"], "epoch"),
+    "a config of prose": (["{images}", "--config", "{prose}"], "is not a YAML file of options"),
+    "a config that names code": (["{images}", "--config", "{code}"], "which is not part of hirl"),
+    "an unknown key in a config": (
+        ["{images}", "--config", "{typo}"],
+        "there is no option epoch: did you mean epochs?",
+    ),
     "missing images": (["nowhere/", "--config", "{config}"], "neither a path nor the name"),
     "an empty folder": (["{empty}", "--config", "{config}"], "no image in the folder"),
     "a text file": (["{prose}", "--config", "{config}"], "is no set of images"),
@@ -210,7 +219,7 @@ def test_a_mistake_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words, expected = MISTAKES[mistake]
+    args, expected = MISTAKES[mistake]
     named = {"config": config, "images": images, "empty": tmp_path / "empty", "full": tmp_path / "full"}
     named |= {name: tmp_path / f"{name}.yaml" for name in ("prose", "code", "typo")}
     named["empty"].mkdir()
@@ -221,9 +230,9 @@ def test_a_mistake_is_one_sentence(
     named["typo"].write_text(yaml.safe_dump(TINY | {"epoch": 3}))
     before = sorted(file for file in tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)
-    out = [] if "--out" in words else ["--out", str(tmp_path / "run")]
+    out = [] if "--out" in args else ["--out", str(tmp_path / "run")]
 
-    code = main(["pretrain", *(word.format(**named) for word in words), *out])
+    code = main(["pretrain", *(arg.format(**named) for arg in args), *out])
 
     shown = capsys.readouterr()
     assert code == 2, shown.out

@@ -128,8 +128,8 @@ def test_two_steps_at_full_size(name: str, tmp_path: Path) -> None:
     count = 4 if PAPER[name].backbone == "resnet50" else 2
     pictures = np.random.default_rng(0).integers(0, 256, (count, 64, 64, 3), dtype=np.uint8)
     hierarchy = replace(options["hierarchy"], levels=(2,), start_epoch=1)
-    told = {"hierarchy": hierarchy, "epochs": 2, "batch_size": count, "accelerator": "cpu", "knn_every": 0}
-    run = hirl.pretrain(pictures, **options | told, out=tmp_path / "run", workers=0)
+    changed = {"hierarchy": hierarchy, "epochs": 2, "batch_size": count, "accelerator": "cpu", "knn_every": 0}
+    run = hirl.pretrain(pictures, **options | changed, out=tmp_path / "run", workers=0)
     assert run.finished
     losses = [line for line in run.metrics() if "loss_image" in line]
     assert losses[0]["loss_spd"] == 0

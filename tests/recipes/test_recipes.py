@@ -44,9 +44,9 @@ def test_a_recipe_is_trained_by_its_name(tmp_path: Path) -> None:
     pictures = np.random.default_rng(0).integers(0, 256, (300, 32, 32, 3), dtype=np.uint8)
     np.savez(tmp_path / "images.npz", images=pictures)
     # Options come on top of the recipe, also those before it on the line.
-    words = ["pretrain", str(tmp_path / "images.npz"), "--epochs", "1", "--config", "small/moco_v2"]
+    args = ["pretrain", str(tmp_path / "images.npz"), "--epochs", "1", "--config", "small/moco_v2"]
     smaller = ["--hierarchy", "null", "--batch_size", "64", "--method.queue_length", "64", "--accelerator", "cpu"]
-    assert main([*words, *smaller, "--out", str(tmp_path / "run")]) == 0
+    assert main([*args, *smaller, "--out", str(tmp_path / "run")]) == 0
     config = Run(tmp_path / "run").config
     assert config["method"]["init_args"]["queue_length"] == 64
     assert config["method"]["init_args"]["momentum"] == hirl.recipe("small/moco_v2")["method"].momentum
@@ -56,8 +56,27 @@ def test_a_recipe_is_trained_by_its_name(tmp_path: Path) -> None:
     assert "epoch 1/1: loss_image" in log
 
 
-def test_an_unknown_recipe_is_told_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_recipe_is_answered_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pretrain", "shapes", "--config", "small/nothing"]) == 2
-    told = capsys.readouterr().err
-    assert "small/nothing" in told
-    assert "small/moco_v2" in told
+    error = capsys.readouterr().err
+    assert "small/nothing" in error
+    assert "small/moco_v2" in error
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("epochs: many", "'mine.yaml': epochs must be a whole number, not many"),
+        ("epoch: 3", "'mine.yaml': there is no option epoch: did you mean epochs?"),
+        ("method: {class_path: hirl.methods.DINO, init_args: {dim: wide}}", "'mine.yaml': method.dim must be a whole"),
+    ],
+)
+def test_a_wrong_recipe_is_refused_in_one_sentence(
+    options: str, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text(f"{'' if 'method' in options else 'method: DINO'}\n{options}\n")
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 (the text is compared below)
+        hirl.recipe("mine.yaml")
+    assert expected in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +52,7 @@ def room(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def words(room: Path, out: Path, *more: str) -> list[str]:
+def line_for(room: Path, out: Path, *more: str) -> list[str]:
     files = [str(room / "train.npz"), str(room / "tiny.yaml"), "--test_data", str(room / "val.npz")]
     return ["compare", *files, "--tasks", "clustering", "--accelerator", "cpu", "--out", str(out), *more]
 
@@ -59,7 +61,7 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
     room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "all"
-    assert main(words(room, out, "--seeds", "0", "1")) == 0
+    assert main(line_for(room, out, "--seeds", "0", "1")) == 0
     shown = capsys.readouterr().out
     with (out / "figures.csv").open() as file:
         rows = list(csv.DictReader(file))
@@ -84,12 +86,12 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
         raise AssertionError("evaluated twice")
 
     monkeypatch.setattr(Clustering, "run", not_again)
-    assert main(words(room, out, "--seeds", "0", "1")) == 0
+    assert main(line_for(room, out, "--seeds", "0", "1")) == 0
 
 
 def test_an_ablation_has_an_arm_for_each_way(room: Path, tmp_path: Path) -> None:
     out = tmp_path / "ablation"
-    assert main(words(room, out, "--ablate", "levels=6,2", "negatives=3")) == 0
+    assert main(line_for(room, out, "--ablate", "levels=6,2", "negatives=3")) == 0
     heading = (out / "figures.csv").read_text().splitlines()[0]
     assert heading == "method,figure,base,levels=6-2,difference,negatives=3,difference"
     config = next(Run(path).config for path in out.iterdir() if "levels" in path.name)
@@ -101,7 +103,7 @@ def test_the_tree_keeps_its_place_among_other_epochs(room: Path, tmp_path: Path)
     """And two recipes of one method are told apart."""
     late = TINY | {"epochs": 8, "hierarchy": TINY["hierarchy"] | {"start_epoch": 4}}
     (tmp_path / "late.yaml").write_text(yaml.safe_dump(late))
-    command, data, *others = words(room, tmp_path / "out", "--epochs", "2")
+    command, data, *others = line_for(room, tmp_path / "out", "--epochs", "2")
     assert main([command, data, str(tmp_path / "late.yaml"), *others]) == 0
     runs = [Run(path) for path in (tmp_path / "out").iterdir() if path.is_dir()]
     late_ones = [run.config["hierarchy"] for run in runs if "late" in run.folder.name]
@@ -112,28 +114,83 @@ def test_the_tree_keeps_its_place_among_other_epochs(room: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("recipe", "told"),
+    ("recipe", "expected"),
     [
-        ("epochs: 3\n", "names no method"),
-        ("- 3\n", "names no method"),
-        ("method: {class_path: mine.Own, init_args: {}}\n", "must be one of DINO"),
-        ("method: {class_path: hirl.methods.DINO, init_args: {wings: 2}}\n", "wings"),
-        ("method: {class_path: hirl.methods.DINO}\nhierarchy: {wings: 2}\n", "wings"),
+        ("epochs: 3\n", "the option method is missing: choose one of DINO"),
+        ("- 3\n", "is not a YAML file of options"),
+        ("method: {class_path: mine.Own, init_args: {}}\n", "names the method 'mine.Own', which is not part of hirl"),
+        ("method: {class_path: hirl.methods.DINO, init_args: {wings: 2}}\n", "there is no option method.wings"),
+        ("method: {class_path: hirl.methods.DINO}\nhierarchy: {wings: 2}\n", "there is no option hierarchy.wings"),
         ("method: {class_path: hirl.methods.DINO}\nhierarchy: null\n", "hierarchy null"),
     ],
 )
-def test_a_file_that_is_no_recipe_is_told_so(
-    recipe: str, told: str, room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_file_that_is_not_a_recipe_is_refused(
+    recipe: str, expected: str, room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.yaml").write_text(recipe)
     assert main(["compare", str(room / "train.npz"), str(tmp_path / "mine.yaml"), "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert told in said
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+OWN = """
+from hirl.methods import MoCoV2
+
+
+class Mine(MoCoV2):
+    def __init__(self, *, backbone: str, backbone_args: dict, dim: int, lr: float, queue_length: int = 80) -> None:
+        super().__init__(
+            backbone=backbone, backbone_args=backbone_args, dim=dim, lr=lr, queue_length=queue_length, bn_splits=2
+        )
+"""
+
+
+@pytest.fixture
+def own_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A recipe for a method outside hirl, whose module can be imported."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "methods_of_mine.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path / "modules")
+    arguments = {name: TINY["method"]["init_args"][name] for name in ("backbone", "backbone_args", "dim", "lr")}
+    recipe = TINY | {"method": {"class_path": "methods_of_mine.Mine", "init_args": arguments}}
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(recipe))
+    yield tmp_path / "own.yaml"
+    sys.modules.pop("methods_of_mine", None)
+
+
+def test_methods_of_ones_own_are_compared_once_they_are_named(
+    room: Path, own_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command, data, _, *others = line_for(room, tmp_path / "out")
+    line = [command, data, str(own_recipe), *others]
+    assert main(line) == 2
+    error = capsys.readouterr().err
+    assert "which is not part of hirl: name the class yourself, with --classes methods_of_mine.Mine" in error
+    assert "methods_of_mine" not in sys.modules
+    assert main([*line, "--classes", "methods_of_mine.Mine"]) == 0
+    with (tmp_path / "out" / "figures.csv").open() as file:
+        assert {row["method"] for row in csv.DictReader(file)} == {"Mine"}
+    assert main([*line, "--classes", "methods_of_mine.Yours"]) == 2
+    assert "there is no class 'methods_of_mine.Yours'" in capsys.readouterr().err
+
+
+def test_a_method_of_ones_own_is_tuned_once_it_is_named(
+    room: Path, own_recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["tune", str(room / "train.npz"), "--config", str(own_recipe), "--out", str(tmp_path / "tuning")]
+    line += ["--levels", "6,2", "--negatives", "3", "--held_out", "80"]
+    assert main(line) == 2
+    assert "which is not part of hirl" in capsys.readouterr().err
+    assert main([*line, "--method", "methods_of_mine.Mine"]) == 0
+    assert "--hierarchy.levels 6 2 --hierarchy.negatives 3" in capsys.readouterr().out
+    run = Run(tmp_path / "tuning" / "levels-6-2-negatives-3")
+    assert run.config["method"]["class_path"] == "methods_of_mine.Mine"
+    assert run.config["method"]["init_args"]["lr"] == 0.01
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "expected"),
     [
         (["--ablate", "depth=3"], "depth=3"),
         (["--ablate", "levels=6,x"], "levels=6,x"),
@@ -144,13 +201,13 @@ def test_a_file_that_is_no_recipe_is_told_so(
         (["--epochs", "0"], "at least 1"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(
-    more: list[str], told: str, room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_mistake_is_one_sentence(
+    more: list[str], expected: str, room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words(room, tmp_path / "out", *more)) == 2
-    said = capsys.readouterr().err
-    assert told in said
-    assert said.count("\n") == 1
+    assert main(line_for(room, tmp_path / "out", *more)) == 2
+    error = capsys.readouterr().err
+    assert expected in error
+    assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

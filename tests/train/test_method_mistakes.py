@@ -1,4 +1,4 @@
-"""A method that is told nonsense says so in one sentence, through the command's entry point."""
+"""A method refuses wrong arguments in one sentence, through the command's entry point."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ MISTAKES = [
     ("MoCoV2", "--method.lr -1", "lr is -1.0, but must be at least 0"),
     ("MoCoV2", "--method.warmup_epochs -1", "warmup_epochs is -1.0, but must be at least 0"),
     ("SimSiam", "--method.dim -1", "dim is -1, but must be at least 1"),
-    ("SimSiam", "--method.dim 2.5", "--dim: expected int, not 2.5"),
+    ("SimSiam", "--method.dim 2.5", "--method.dim must be a whole number, not 2.5"),
     ("SimSiam", "--method.hidden 0", "hidden is 0, but must be at least 1"),
     ("SimSiam", "--method.predictor_hidden 0", "predictor_hidden is 0, but must be at least 1"),
     ("SimSiam", "--method.lr -0.1", "lr is -0.1, but must be at least 0"),
-    ("SimSiam", "--method.lr fast", "--lr: expected float, not fast"),
+    ("SimSiam", "--method.lr fast", "--method.lr must be a number, not fast"),
     ("SimSiam", "--method.weight_decay -1", "weight_decay is -1.0, but must be at least 0"),
     ("SimSiam", "--method.sgd_momentum 1.5", "sgd_momentum is 1.5, but must lie between 0 and 1"),
     ("SimSiam", "--batch_size 1", "a batch of 1 image is too small for batch norm: take 2 or more"),
-    ("SimSiam", "--method.temperature 0.1", "temperature"),
+    ("SimSiam", "--method.temperature 0.1", "there is no option --method.temperature"),
     ("SimSiam", '--method.backbone_args {"img_size":32}', "backbone 'resnet10t' cannot be made with"),
     ("SwAV", "--method.queue_length 40", "queue_length is 40, but must be a multiple of the batch of 16 images"),
     ("SwAV", "--method.queue_epoch -1", "queue_epoch is -1, but must be at least 0"),
@@ -84,7 +84,7 @@ MISTAKES = [
     ("IBOT", "--method.clip 0", "clip is 0.0, but must be above 0"),
     ("IBOT", "--method.final_lr -1", "final_lr is -1.0, but must be at least 0"),
     ("IBOT", "--method.final_weight_decay -1", "final_weight_decay is -1.0, but must be at least 0"),
-    ("IBOT", "--method.shared_head maybe", "--shared_head: expected bool, not maybe"),
+    ("IBOT", "--method.shared_head maybe", "--method.shared_head must be true or false, not maybe"),
 ]
 
 
@@ -94,8 +94,8 @@ def test_a_mistake_is_one_sentence(
 ) -> None:
     images, config = tmp_path / "images.npz", tmp_path / "method.yaml"
     np.savez(images, images=np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8))
-    told = {"class_path": f"hirl.methods.{method}", "init_args": METHODS[method]}
-    options = {"method": told, "hierarchy": None, "epochs": 1, "batch_size": 16, "accelerator": "cpu", "devices": 1}
+    chosen = {"class_path": f"hirl.methods.{method}", "init_args": METHODS[method]}
+    options = {"method": chosen, "hierarchy": None, "epochs": 1, "batch_size": 16, "accelerator": "cpu", "devices": 1}
     config.write_text(json.dumps(options))  # which is YAML, too
 
     code = main(["pretrain", str(images), "--config", str(config), *mistake.split(" "), "--out", str(tmp_path / "run")])

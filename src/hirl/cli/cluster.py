@@ -1,34 +1,32 @@
-"""`hirl cluster` and `hirl demo`: build a tree over your own features, or over handwritten digits."""
+"""`hirl cluster`: build a tree over features of your own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from hirl.cli.command import Command, check_new
+from hirl.config.parser import Parser
 
 KMEANS = ("iterations", "restarts", "tolerance", "spherical")  # options of the default builder
 
 
-def cluster_options(parser: ArgumentParser) -> None:
+def cluster_options(parser: Parser) -> None:
     from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 
-    parser.add_argument("features", type=Path, help="a .npy file of shape (N, D), one row per image, of a float type")
-    parser.add_argument("--out", type=Path, required=True, help="the file to write the tree to, .safetensors")
+    parser.add_argument("features", type=Path, help="A .npy file of floats of shape (N, D), one row per image.")
+    parser.add_argument("--out", type=Path, required=True, help="The file to write the tree to, .safetensors.")
     parser.add_argument(
-        "--levels", type=PositiveInt, nargs="+", help="nodes per level, fine to coarse; by default fitted to N"
+        "--levels", type=list[PositiveInt], help="Nodes per level, fine to coarse; by default chosen to fit N."
     )
-    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the starting rows")
-    parser.add_class_arguments(HierarchicalKMeans)
-    parser.add_argument(
-        "--builder",
-        type=TreeBuilder | None,
-        help="tree builder to use instead of K-means; its options are --builder.NAME",
-    )
-    parser.add_argument("--overwrite", action="store_true", help="replace the file at --out if it exists")
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="Seed of the starting rows.")
+    parser.add_options(HierarchicalKMeans)
+    about = "Tree builder to use instead of K-means; its options are --builder.NAME."
+    parser.add_object("builder", TreeBuilder, None, about)
+    parser.add_argument("--overwrite", action="store_true", help="Replace the file at --out if it exists.")
 
 
 def cluster(config: Namespace) -> None:
@@ -65,15 +63,4 @@ def cluster(config: Namespace) -> None:
     print(f"Wrote the tree of {len(tree.leaves):,} images to {config.out}")
 
 
-def demo_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="seed of the tree's starting rows")
-
-
-def demo(config: Namespace) -> None:
-    from hirl.explore.demo import digits_demo
-
-    digits_demo(seed=config.seed)
-
-
-DEMO = Command("demo", "builds and prints a tree over the handwritten digits of scikit-learn", demo_options, demo)
-CLUSTER = Command("cluster", "builds a tree of prototypes over features of your own", cluster_options, cluster)
+CLUSTER = Command("cluster", "build a tree of prototypes over features of your own", cluster_options, cluster)

@@ -1,29 +1,29 @@
-"""What a command is, and what several of them check."""
+"""What a command is, and a check that several of them share."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import Namespace
 
+from hirl.config.parser import Parser
 from hirl.files import check_writable
 
 
 @dataclass(frozen=True)
 class Command:
-    """One word after `hirl`. `options` is called when the word is said, so that others need not import what they do."""
+    """A word after `hirl`. `options` and `run` import what they need themselves: they are called for this word only."""
 
     name: str
     about: str
-    options: Callable[[ArgumentParser], None]
+    options: Callable[[Parser], None]
     run: Callable[[Namespace], None]
-    prepared: Callable[[Sequence[str]], list[str]] = list
 
 
 def check_new(out: Path, *, overwrite: bool) -> None:
-    """A ValueError if nothing can be written at `out`, or something would be lost by it."""
+    """Raise a ValueError if `out` cannot be written, or would replace a file without --overwrite."""
     check_writable(out)
     if out.exists() and not overwrite:
-        raise ValueError(f"{str(out)!r} exists already: name another --out, or say --overwrite")
+        raise ValueError(f"{str(out)!r} exists already: name another --out, or add --overwrite")

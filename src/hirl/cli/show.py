@@ -1,4 +1,4 @@
-"""A run folder as a page of text, and a list of runs."""
+"""`hirl show`: a run as a page of text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hirl.cli.command import Command
+from hirl.cli.run_state import run_state
 from hirl.runs.folder import Run
 from hirl.runs.results import list_results
 from hirl.terminal.figures import format_figure, with_kinds
@@ -21,19 +24,25 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 
 
+def show_options(parser: ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, help="A run folder.")
+
+
+def show(config: Namespace) -> None:
+    show_run(Run(config.run))
+
+
 def show_run(run: Run) -> None:
-    """What the run was told, how far it is, its figures and its losses drawn over time."""
+    """Print the state of a run, its losses over time, its last figures, its files and its configuration."""
     console = Console()
     config, lines = run.config, list(run.metrics())
     started = json.loads(run.about_file.read_text()) if run.about_file.is_file() else []
-    console.print(
-        f"[bold]{escape(str(run.folder))}[/bold]: {_state(run, config, lines)}", highlight=False, soft_wrap=True
-    )
+    console.print(f"[bold]{escape(str(run.folder))}[/bold]: {run_state(run, lines)}", highlight=False, soft_wrap=True)
     for name in ("loss_image", "loss_spd"):
         values = [line[name] for line in lines if name in line]
         if any(values):
             console.print(
-                f"{name:<12} {drawn(values)} {values[0]:.4f} → {values[-1]:.4f}", highlight=False, soft_wrap=True
+                f"{name:<12} {sparkline(values)} {values[0]:.4f} → {values[-1]:.4f}", highlight=False, soft_wrap=True
             )
     figures = {
         name: value for line in lines for name, value in line.items() if name not in ("step", "epoch", "finished")
@@ -68,42 +77,14 @@ def _results_table(results: dict[Path, dict[str, Any]]) -> Table:
     return table
 
 
-def list_runs(folder: Path) -> None:
-    """A line a run below a folder."""
-    runs = sorted({Run(file.parent).folder for file in folder.glob("**/config.yaml")})
-    if not runs:
-        raise ValueError(f"there is no run below {str(folder)!r}")
-    table = Table(title=f"runs in {escape(str(folder))}", title_justify="left")
-    for heading in ("run", "state", "loss_image", "loss_spd", "knn"):
-        # Names go on in the next line rather than lose their ends, by which runs are told apart.
-        table.add_column(heading, justify="left" if heading in ("run", "state") else "right", overflow="fold")
-    for place in runs:
-        run = Run(place)
-        lines = list(run.metrics())
-        last = [_last(lines, name) for name in ("loss_image", "loss_spd")]
-        knn = _last(lines, "knn_level_0")
-        shown = [(f"{value:.4f}" if value else "") for value in last] + ["" if knn is None else f"{knn:.1%}"]
-        table.add_row(escape(str(place.relative_to(folder))), _state(run, run.config, lines), *shown)
-    Console().print(table)
-
-
-def _state(run: Run, config: dict[str, Any], lines: Sequence[dict[str, Any]]) -> str:
-    arm = "baseline" if config.get("hierarchy") is None else "HIRL"
-    method = config["method"]["class_path"].rsplit(".", 1)[-1]
-    epoch = max((line["epoch"] for line in lines), default=0)
-    state = "finished" if run.finished else "unfinished"
-    return f"{method}, {arm}, {state}, epoch {epoch:.4g} of {config['epochs']}"
-
-
-def _last(lines: Sequence[dict[str, Any]], name: str) -> float | None:
-    return next((line[name] for line in reversed(lines) if name in line), None)
-
-
-def drawn(values: Sequence[float]) -> str:
-    """A line of blocks, the lowest value the lowest block."""
+def sparkline(values: Sequence[float]) -> str:
+    """Values as a row of blocks, the lowest value as the lowest block."""
     if len(values) > WIDTH:
         edges = [round(place * len(values) / WIDTH) for place in range(WIDTH + 1)]
         values = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     return "".join(BLOCKS[min(len(BLOCKS) - 1, int((value - low) / span * len(BLOCKS)))] for value in values)
+
+
+SHOW = Command("show", "show a run as a page of text", show_options, show)

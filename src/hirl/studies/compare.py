@@ -1,24 +1,24 @@
 """Base and HIRL arms side by side: trained from the same recipes and seeds, evaluated alike, in the paper's tables.
 
-A comparison is a folder of runs. What is done in it is not done again, so the same call continues after any stop.
+A comparison is a folder of runs. Finished runs are kept, so the same call continues after any stop.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median, stdev
-from typing import Any
+from typing import Any, Literal
 
 from hirl.evals.evaluate import evaluate
 from hirl.hierarchy.settings import Hierarchy
-from hirl.recipes import recipe
 from hirl.runs.folder import Run
 from hirl.terminal.figures import format_figure, kind_of
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.pretrain import pretrain
+from hirl.train.recipe import recipe
 
 BASE, HIRL = "base", "HIRL"
 ABLATED = ("levels", "negatives")
@@ -36,34 +36,44 @@ def compare(
     ablate: Mapping[str, Sequence[Any]] | None = None,
     test_data: Any = None,
     epochs: int | None = None,
-    accelerator: str = "auto",
+    accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
+    classes: Collection[type] = (),
 ) -> Path:
-    """Trains and evaluates every arm of every recipe with every seed, and gives the folder of runs and tables.
+    """Train and evaluate every arm of every recipe with every seed; return the folder of runs and tables.
 
-    data     the images, labelled, as `hirl.pretrain` takes them
-    recipes  names of shipped recipes, or YAML files
-    seeds    each is a pair of runs: differences are taken within pairs
-    tasks    evaluations, as `hirl.evaluate` takes them
-    ablate   {"levels": [(300, 30), (300,)]} or {"negatives": [100, 1000]}: HIRL's arm in each of these ways instead
-    epochs   for all recipes, where it is not their own that are wanted; the tree keeps its place among them
+    Args:
+        data: Labelled images, as `hirl.pretrain` takes them.
+        recipes: Names of shipped recipes, or YAML files.
+        seeds: Seeds; each gives a pair of runs, within which differences are taken.
+        tasks: Evaluations, as `hirl.evaluate` takes them.
+        out: Folder for the runs and tables.
+        ablate: {"levels": [(300, 30), (300,)]} or {"negatives": [100, 1000]}: arms of HIRL to compare instead of the
+            recipe's.
+        test_data: Images to test on, if they are not another part of the data.
+        epochs: Epochs for all recipes; by default those of each recipe. The tree starts at the same share of them.
+        accelerator: Device to train on; by default a GPU if there is one.
+        classes: Methods and other classes outside hirl that the recipes name.
     """
-    _check(recipes, seeds, tasks, ablate or {})
+    _check(recipes, seeds, tasks, ablate or {}, epochs)
     folder = Path(out)
-    labels = _labels(recipes)
-    arms = {name: _arms(_hierarchy(name, epochs), ablate or {}) for name in recipes}  # all, before the first is trained
+    options = {name: recipe(name, classes=classes) for name in recipes}
+    labels = _labels(options)
+    # All arms before the first is trained: a mistake in the last recipe is found at once.
+    arms = {name: _arms(_hierarchy(name, options[name], epochs), ablate or {}) for name in recipes}
     figures: Figures = {}
     times: Figures = {}
     for name in recipes:
-        method = labels[name]
+        label = labels[name]
         for seed in seeds:
             for arm, hierarchy in arms[name].items():
-                options = recipe(name)  # a method is built once
-                told = {"hierarchy": hierarchy, "seed": seed, "accelerator": accelerator}
-                told |= {} if epochs is None else {"epochs": epochs}
+                method = options[name]["method"]
+                changed = {"method": type(method)(**method.arguments)}  # a method is built once
+                changed |= {"hierarchy": hierarchy, "seed": seed, "accelerator": accelerator}
+                changed |= {} if epochs is None else {"epochs": epochs}
                 place = folder / f"{name.replace('/', '-')} {arm} {seed}".replace(" ", "-")
-                run = pretrain(data, **options | told, out=place)
-                figures[method, arm, seed] = _evaluated(run, tasks, test_data)
-                times[method, arm, seed] = _seconds(run)
+                run = pretrain(data, **options[name] | changed, out=place)
+                figures[label, arm, seed] = _evaluated(run, tasks, test_data)
+                times[label, arm, seed] = _seconds(run)
                 # After each run, so that one can look at what there is.
                 tables = {
                     "figures": _side_by_side(figures, list(seeds)),
@@ -75,7 +85,11 @@ def compare(
 
 
 def _check(
-    recipes: Sequence[str], seeds: Sequence[int], tasks: Sequence[str], ablate: Mapping[str, Sequence[Any]]
+    recipes: Sequence[str],
+    seeds: Sequence[int],
+    tasks: Sequence[str],
+    ablate: Mapping[str, Sequence[Any]],
+    epochs: int | None,
 ) -> None:
     from hirl.evals import find_evaluation
 
@@ -84,24 +98,27 @@ def _check(
             raise ValueError(f"a comparison needs at least one {what}")
         if len(set(given)) < len(given):
             raise ValueError(f"the same {what} is named twice in {', '.join(map(str, given))}")
+    if min(seeds) < 0:
+        raise ValueError(f"seeds must be at least 0, not {min(seeds)}")
+    if epochs is not None and epochs < 1:
+        raise ValueError(f"epochs must be at least 1, not {epochs}")
     for task in tasks:
         find_evaluation(task)
     for name in ablate:
         if name not in ABLATED:
-            raise ValueError(f"ablate knows {' and '.join(ABLATED)}, not {name!r}")
+            raise ValueError(f"ablate takes {' and '.join(ABLATED)}, not {name!r}")
 
 
-def _labels(recipes: Sequence[str]) -> dict[str, str]:
-    """What stands for a recipe in the tables: its method, or its own name where two have the same."""
-    methods = {name: type(recipe(name)["method"]).__name__ for name in recipes}
+def _labels(options: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The name of each recipe in the tables: its method, or the recipe's own name if two have the same method."""
+    methods = {name: type(given["method"]).__name__ for name, given in options.items()}
     return {name: method if list(methods.values()).count(method) == 1 else name for name, method in methods.items()}
 
 
-def _hierarchy(name: str, epochs: int | None) -> Hierarchy:
-    options = recipe(name)
+def _hierarchy(name: str, options: Mapping[str, Any], epochs: int | None) -> Hierarchy:
     hierarchy: Hierarchy | None = options["hierarchy"]
     if hierarchy is None:
-        raise ValueError(f"the recipe {name!r} has hierarchy null, but it is HIRL that its baseline is compared with")
+        raise ValueError(f"the recipe {name!r} has hierarchy null, but a comparison needs HIRL's settings")
     if epochs is None or hierarchy.start_epoch is None or "epochs" not in options:
         return hierarchy
     return replace(hierarchy, start_epoch=max(1, hierarchy.start_epoch * epochs // options["epochs"]))
@@ -139,7 +156,7 @@ def _names(figures: Figures) -> tuple[list[str], list[str]]:
 
 
 def _side_by_side(figures: Figures, seeds: list[int]) -> Cells:
-    """A row for each method and figure; an arm's column is followed by its difference from the base."""
+    """A row per method and figure; the column of each arm is followed by its difference from the base."""
     methods, arms = _names(figures)
     heading = ["method", "figure", BASE]
     for arm in arms:
@@ -190,4 +207,4 @@ def _running_time(times: Figures, seeds: list[int]) -> Cells:
             if base and values:
                 ours, theirs = mean(values.values()), mean(base.values())
                 rows.append([method, arm, f"{theirs:.1f}", f"{ours:.1f}", f"{ours / theirs:.2f}×"])
-    return [["method", "arm", "seconds of a base epoch", "of a stage-two epoch", "ratio"], *rows]
+    return [["method", "arm", "seconds per base epoch", "per stage-two epoch", "ratio"], *rows]

@@ -1,6 +1,6 @@
 """The paper's search for levels and negatives (Sec. 4.1): the lowest joint loss on held-out training images.
 
-Each choice is a run of its own in one folder. What is done is not done again, so the same call continues.
+Each choice is a run of its own in one folder. Finished runs are kept, so the same call continues.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.joint import Joint
 from hirl.train.pretrain import pretrain
 
-HELD_OUT = 8000  # images, as in the paper; at most a fifth of them
+HELD_OUT = 8000  # images, as in the paper; at most a fifth of all
 NEGATIVES = (100, 1000)
 LOSSES = "losses.json"
 Choice = tuple[tuple[int, ...], int]  # levels, negatives
@@ -50,30 +50,39 @@ def tune(
     seed: int = 0,
     **options: Any,
 ) -> Hierarchy:
-    """Trains once with each of levels × negatives and gives the hierarchy of the lowest joint loss (Eq. 4).
+    """Train once with each of levels × negatives and return the hierarchy with the lowest joint loss (Eq. 4).
 
-    levels, negatives  what to try; by default the paper's grid, fitted to the number of images
-    held_out           images kept out of training for the loss; by default 8,000, or a fifth where there are fewer
-    options            further arguments of `hirl.pretrain`
+    Args:
+        data: A folder of images or anything else `hirl.data.open_images` takes.
+        method: One of DINO, IBOT, MoCoV2, MoCoV3, SimSiam, SwAV, or a class of your own.
+        hierarchy: Settings that all choices share.
+        out: Folder for the runs and the table.
+        levels: Trees to try, such as 300,30 300,100,10; by default the paper's two, scaled to the number of images.
+        negatives: Numbers of negative paths to try; by default 100 and 1000.
+        held_out: Images kept out of training for the loss; by default 8,000, or a fifth of fewer than 40,000.
+        split: The part of the data to train on; by default its training part.
+        channels: 3, or 1 for grey.
+        seed: Seed of all random draws.
+        options: Further arguments of `hirl.pretrain`.
     """
     skipped = Skipped()
     images = in_memory(open_images(data, split=split, channels=channels), skipped=skipped)
     if len(skipped):
         warnings.warn(skipped.summary(images.name), stacklevel=2)
-    apart = held_out if held_out is not None else min(HELD_OUT, len(images) // 5)
-    if not 1 <= apart < len(images):
-        raise ValueError(f"held_out is {apart}, but must be at least 1 and below the {len(images)} images")
+    count = held_out if held_out is not None else min(HELD_OUT, len(images) // 5)
+    if not 1 <= count < len(images):
+        raise ValueError(f"held_out is {count}, but must be at least 1 and below the {len(images)} images")
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images)))
-    held, kept = (Subset(images, part.sort().values) for part in (order[:apart], order[apart:]))
+    held, kept = (Subset(images, part.sort().values) for part in (order[:count], order[count:]))
     choices = grid(len(kept), levels, negatives)
     folder = Path(out)
     losses: dict[Choice, dict[str, float]] = {}
-    for sizes, count in choices:
-        chosen = replace(hierarchy, levels=sizes, negatives=count)
-        name = f"levels-{'-'.join(map(str, sizes))}-negatives-{count}"
+    for sizes, paths in choices:
+        chosen = replace(hierarchy, levels=sizes, negatives=paths)
+        name = f"levels-{'-'.join(map(str, sizes))}-negatives-{paths}"
         fresh = type(method)(**method.arguments)
         run = pretrain(kept, fresh, chosen, out=folder / name, channels=channels, seed=seed, **options)
-        losses[sizes, count] = held_out_loss(run, type(method), held, seed)
+        losses[sizes, paths] = held_out_loss(run, type(method), held, seed)
         tables = {"tuning": _table(losses)}
         write_tables(folder, tables)
     print_tables(tables)
@@ -82,10 +91,11 @@ def tune(
 
 
 def grid(N: int, levels: Sequence[Sequence[int]] | None, negatives: Sequence[int] | None) -> list[Choice]:
-    """What is tried: as given, or the paper's two trees, whose coarsest levels differ, and 100 or 1,000 negatives.
+    """The choices to try: as given, or the paper's two trees, which differ in their coarsest level, with 100 and 1,000
+    negatives.
 
-    For N images the first tree is what `suggest_levels` gives, the second has half as many roots as nodes above the
-    leaves, which at ImageNet's size is the paper's pair; there are never more negatives than leaves.
+    For N images the first tree is `suggest_levels(N)`; the second has half as many roots as nodes on the level below
+    them. At ImageNet's size these are the paper's two. There are never more negatives than leaves.
     """
     if levels is None:
         usual = tuple(suggest_levels(N))
@@ -100,9 +110,9 @@ def grid(N: int, levels: Sequence[Sequence[int]] | None, negatives: Sequence[int
 
 @torch.no_grad()
 def held_out_loss(run: Run, method: type[Method], images: Subset, seed: int) -> dict[str, float]:
-    """L_img, L_SPD and their sum over images the run has not seen; kept in the run's folder.
+    """L_img, L_SPD and their sum over images that the run was not trained on; kept in the run's folder.
 
-    Their leaves are found from the second global view, for no clustering has stored one.
+    The leaf of each image is found from its second global view, since no clustering has stored one.
     """
     file = run.folder / LOSSES
     if file.is_file():

@@ -1,0 +1,208 @@
+"""Which class stands at each option that takes an object, and the plain values of all other options."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from hirl.config.classes import find_class, is_elsewhere, is_named, known_classes
+from hirl.config.docstrings import argument_help
+
+if TYPE_CHECKING:
+    from jsonargparse import Namespace
+
+LEAVES = (str, int, float, complex, bytes, list, tuple, dict, set, type, os.PathLike, Enum)  # never given as class_path
+
+
+class Slot(NamedTuple):
+    """A parameter that takes an object of a class, such as `method`."""
+
+    base: type
+    optional: bool
+    default: Any  # an object, None, or inspect.Parameter.empty
+    about: str = ""
+
+
+def slots(function: Callable[..., Any]) -> dict[str, Slot]:
+    """The parameters of a function or class that take an object, by name."""
+    source = function.__init__ if isinstance(function, type) and not is_dataclass(function) else function  # type: ignore[misc]
+    try:
+        hints = typing.get_type_hints(source)
+    except NameError:  # a type that is imported for type checkers only
+        return {}
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint = hints.get(name)
+        parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+        kinds = [part for part in parts if part is not types.NoneType]
+        if len(kinds) == 1 and _takes_object(kinds[0]):
+            found[name] = Slot(kinds[0], len(parts) > 1, parameter.default, argument_help(function, name))
+    return found
+
+
+def _takes_object(hint: Any) -> bool:
+    is_class = isinstance(hint, type) and typing.get_origin(hint) is None and hint not in (object, Any)
+    return is_class and not issubclass(hint, LEAVES)
+
+
+@dataclass
+class Choices:
+    """The class chosen for each slot of a function, and the plain values given for all other parameters.
+
+    Keys are dotted: `method`, `hierarchy.builder` for slots, `epochs`, `method.lr` for values. A slot without a key in
+    `kinds` is still open; None in `kinds` stands for null. Slots start from their defaults; `read` puts the options of
+    a file on top.
+    """
+
+    function: Callable[..., Any]
+    key: str = ""
+    """Where the function's own parameters stand; by default at the top."""
+    line: Mapping[str, str | None] = field(default_factory=dict)
+    """Options of the command line by name. A class named there goes before any in a file."""
+    classes: Collection[type] = ()
+    """Classes that the user has named otherwise."""
+    option: str | None = None
+    """The option that names them; by default that of the slot."""
+    skip: Collection[str] = ()
+    """Parameters of the function that are no options; a file may hold them, which has no effect."""
+    slots: dict[str, Slot] = field(default_factory=dict)
+    kinds: dict[str, type | None] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    """The file of each of the values."""
+    defaults: dict[str, Any] = field(default_factory=dict)
+    """Values of default objects, where they differ from those of the constructor."""
+
+    def __post_init__(self) -> None:
+        self._enter(self.function, f"{self.key}." if self.key else "")
+
+    def read(self, options: Mapping[str, Any], source: str) -> None:
+        """Take over the plain options of a file."""
+        self._read(options, f"{self.key}." if self.key else "", source)
+
+    def build(self, namespace: Namespace) -> None:
+        """Replace the arguments of each chosen class in a parsed namespace by an object of it, innermost first."""
+        chosen = dict(self.kinds)
+        if self.key and isinstance(self.function, type):
+            chosen[self.key] = self.function
+        for key in sorted(chosen, key=lambda key: key.count("."), reverse=True):
+            kind, given = chosen[key], namespace.get(key)
+            places = {name: name.rpartition(".") for name in self.defaults}
+            default = {last: self.defaults[name] for name, (owner, _, last) in places.items() if owner == key}
+            namespace[key] = None if kind is None else kind(**default | (vars(given) if given is not None else {}))
+
+    def _enter(self, function: Callable[..., Any], prefix: str, default: Any = None) -> None:
+        """Open the slots of a function or class, whose values are those of `default` if there is such an object."""
+        found = slots(function)
+        for name, slot in found.items():
+            if prefix + name not in self.skip:
+                self.open(prefix + name, slot._replace(default=getattr(default, name, slot.default)))
+        if default is not None:
+            for name, parameter in inspect.signature(function).parameters.items():
+                if name not in found and (value := getattr(default, name, parameter.default)) != parameter.default:
+                    self.defaults[prefix + name] = value
+
+    def open(self, key: str, slot: Slot) -> None:
+        """Add a slot, filled with the class that the command line names, or else with its default."""
+        self.slots[key] = slot
+        if key in self.line:
+            named = self.line[key]
+            if named is None:
+                raise ValueError(f"--{key} needs a value: choose one of {', '.join(known_classes(slot.base))}")
+            self._choose(key, None if self._is_null(key, named) else find_class(named, slot.base, what=key))
+        elif slot.default is None:
+            self._choose(key, None)
+        elif slot.default is not inspect.Parameter.empty:
+            self._choose(key, type(slot.default))
+
+    def _is_null(self, key: str, value: str) -> bool:
+        if value not in ("null", "None", "none"):
+            return False
+        if not self.slots[key].optional:
+            raise ValueError(f"--{key} cannot be null here")
+        return True
+
+    def _choose(self, key: str, kind: type | None) -> None:
+        below = f"{key}."
+        for kept in (self.slots, self.kinds, self.values, self.sources, self.defaults):
+            for name in [name for name in kept if name.startswith(below)]:
+                del kept[name]
+        self.kinds[key] = kind
+        if kind is not None:
+            default = self.slots[key].default
+            self._enter(kind, below, default if type(default) is kind else None)
+
+    def _read(self, options: Mapping[str, Any], prefix: str, source: str) -> None:
+        for name, value in options.items():
+            key = f"{prefix}{name}"
+            if key in self.skip:
+                continue
+            if key in self.slots:
+                self._read_object(key, value, source)
+            elif _holds_class(value):
+                raise ValueError(f"{source!r} has a class_path within {key}, which takes plain values only")
+            else:
+                self.values[key], self.sources[key] = value, source
+
+    def _read_object(self, key: str, value: Any, source: str) -> None:
+        slot, fixed = self.slots[key], key in self.line
+        if value is None:
+            if not slot.optional:
+                raise ValueError(f"{key} is null in {source!r}, but must be a {slot.base.__name__}")
+            if not fixed and not any(name.startswith(f"{key}.") for name in self.line):
+                self._choose(key, None)
+            return
+        path, arguments = _class_and_arguments(key, value, source)
+        current = self.kinds.get(key)
+        if path is None:
+            if current is None and not fixed:
+                self._choose(key, self._usual(key, source))
+        else:
+            named = [*self.classes, current] if fixed and current is not None else self.classes
+            if fixed and is_elsewhere(path) and not any(is_named(path, kind) for kind in named):
+                return
+            kind = find_class(path, slot.base, what=key, file=source, classes=named, option=self.option)
+            if fixed and kind is not current:
+                return  # the arguments in the file are those of another class than the command line names
+            if kind is not current:
+                self._choose(key, kind)
+        if self.kinds.get(key) is not None:
+            self._read(arguments, f"{key}.", source)
+
+    def _usual(self, key: str, source: str) -> type:
+        slot = self.slots[key]
+        if isinstance(slot.default, slot.base):
+            return type(slot.default)
+        if inspect.isabstract(slot.base):
+            raise ValueError(
+                f"{source!r} gives {key} no class_path: choose one of {', '.join(known_classes(slot.base))}"
+            )
+        return slot.base
+
+
+def _class_and_arguments(key: str, value: Any, source: str) -> tuple[str | None, Mapping[str, Any]]:
+    if isinstance(value, str):
+        return value, {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key} is {value!r} in {source!r}, but must be a class with its class_path and init_args")
+    if "class_path" not in value:
+        return None, value
+    path, arguments = value["class_path"], value.get("init_args")
+    if not isinstance(path, str) or not isinstance(arguments, Mapping | None):
+        raise ValueError(f"{key} in {source!r} must have a text as its class_path and options as its init_args")
+    for name in value:
+        if name not in ("class_path", "init_args"):
+            raise ValueError(f"{key} in {source!r} has class_path and init_args, but also {name!r}")
+    return path, arguments or {}
+
+
+def _holds_class(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return "class_path" in value or any(map(_holds_class, value.values()))
+    return isinstance(value, list | tuple) and any(map(_holds_class, value))

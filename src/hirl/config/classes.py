@@ -1,0 +1,100 @@
+"""Class paths: one rule for which class an option names, wherever it is written.
+
+A class stands in a configuration as `class_path` and `init_args`, or by its name alone. A file may name classes of hirl
+only, since importing a class runs its module. A class from elsewhere must be named by the user, on the command line or
+in Python; where a file names that same class, its `init_args` are used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Collection, Iterator
+from typing import Any
+
+PACKAGE = __name__.partition(".")[0]
+
+
+def class_path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def known_classes(base: type) -> dict[str, type]:
+    """The classes for `base` that can be named without their module, by name: those of the package it comes from."""
+    package = base.__module__.rpartition(".")[0] or base.__module__
+    importlib.import_module(package)
+    top = package.partition(".")[0]
+
+    def below(kind: type[Any]) -> Iterator[type[Any]]:
+        yield kind
+        for child in kind.__subclasses__():
+            yield from below(child)
+
+    found = [kind for kind in below(base) if kind.__module__.partition(".")[0] == top and not inspect.isabstract(kind)]
+    return {kind.__name__: kind for kind in sorted(found, key=lambda kind: kind.__name__)}
+
+
+def find_class(
+    path: str,
+    base: type,
+    *,
+    what: str | None = None,
+    file: str | os.PathLike[str] | None = None,
+    classes: Collection[type] = (),
+    option: str | None = None,
+) -> type[Any]:
+    """The subclass of `base` that `path` names: `DINO`, `hirl.methods.DINO` or `my_package.MyMethod`.
+
+    Args:
+        path: A name or a dotted path.
+        base: The class that it must be a subclass of.
+        what: The option that takes it, for messages; by default the name of `base`.
+        file: The file that the path was read from, unless the user gave the path directly.
+        classes: Classes that the user has named, which a file may name as well.
+        option: The option that names such classes on the command line; by default that of `what`.
+    """
+    what = what or base.__name__.lower()
+    word = what.rpartition(".")[2]
+    known = known_classes(base)
+    kind = next((kind for kind in classes if is_named(path, kind)), None)
+    if kind is None and "." not in path:
+        if path not in known:
+            raise ValueError(f"there is no {word} {path!r}: choose one of {', '.join(known)}")
+        kind = known[path]
+    elif kind is None:
+        if file is not None and is_elsewhere(path):
+            raise ValueError(
+                f"{os.fspath(file)!r} names the {word} {path!r}, which is not part of hirl: name the class yourself, "
+                f"with {option or f'--{what}'} {path} or in Python"
+            )
+        kind = import_class(path, word)
+    if not issubclass(kind, base):
+        raise ValueError(f"{path!r} is not a {word}: it must be a subclass of {class_path(base)}")
+    if inspect.isabstract(kind):
+        raise ValueError(f"{path!r} is an abstract class: choose one of {', '.join(known)}")
+    return kind
+
+
+def import_class(path: str, word: str = "class") -> type[Any]:
+    """The class at a dotted path, which the user has given; its module is run."""
+    module, _, name = path.rpartition(".")
+    try:
+        kind: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"there is no {word} {path!r}: {error}") from error
+    if not isinstance(kind, type):
+        raise ValueError(f"{path!r} is not a class but a {type(kind).__name__}")
+    return kind
+
+
+def is_named(path: str, kind: type) -> bool:
+    """Whether `path` names `kind`; nothing is imported to find out."""
+    module, _, name = path.rpartition(".")
+    return path == class_path(kind) or getattr(sys.modules.get(module), name, None) is kind
+
+
+def is_elsewhere(path: str) -> bool:
+    """Whether `path` leads out of hirl; a name alone does not."""
+    return "." in path and path.partition(".")[0] != PACKAGE

@@ -1,0 +1,64 @@
+"""Configuration as plain data: read from YAML, brought up to date, and made of objects."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from hirl.config.classes import class_path
+from hirl.recipes import recipe_file
+
+
+def read_options(name: str | os.PathLike[str]) -> dict[str, Any]:
+    """The options in a YAML file or a shipped recipe, as written today; nothing that they name is imported."""
+    file = recipe_file(os.fspath(name))
+    refused = f"{os.fspath(name)!r} is not a YAML file of options"
+    try:
+        options = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(f"{refused}: {' '.join(str(error).split())}") from error
+    if options is None:
+        return {}
+    if not isinstance(options, dict):
+        raise ValueError(f"{refused}: it holds a {type(options).__name__} where `name: value` lines are expected")
+    for key in options:
+        if not isinstance(key, str):
+            raise ValueError(f"{refused}: the name {key!r} must be text")
+    return upgrade(options)
+
+
+def upgrade(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as written today, from options of any earlier version."""
+    options = dict(options)
+    hierarchy = options.get("hierarchy")
+    if isinstance(hierarchy, Mapping) and not {"iterations", "tolerance"}.isdisjoint(hierarchy):
+        hierarchy = dict(hierarchy)
+        arguments = {name: hierarchy.pop(name) for name in ("iterations", "tolerance") if name in hierarchy}
+        arguments |= {"restarts": 1, "spherical": True}  # as they were then
+        builder = {"class_path": "hirl.hierarchy.builder.HierarchicalKMeans", "init_args": arguments}
+        options["hierarchy"] = hierarchy | {"builder": builder}
+    return options
+
+
+def to_plain(value: Any) -> Any:
+    """Lists, dicts, numbers and strings that YAML gives back unchanged.
+
+    An object with `arguments` (a method, a tree builder) becomes `class_path` and `init_args`; any other dataclass
+    becomes its fields.
+    """
+    if isinstance(value, Mapping):
+        return {key: to_plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    arguments = getattr(value, "arguments", None)
+    if isinstance(arguments, Mapping):
+        return {"class_path": class_path(type(value)), "init_args": to_plain(arguments)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return value

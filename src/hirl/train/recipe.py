@@ -1,0 +1,23 @@
+"""A recipe as arguments of `pretrain`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+from hirl.config import read_options
+
+
+def recipe(name: str | os.PathLike[str], *, classes: Collection[type] = ()) -> dict[str, Any]:
+    """A recipe as keyword arguments: `hirl.pretrain("photos/", **hirl.recipe("small/dino"))`.
+
+    Args:
+        name: The name of a shipped recipe, or a YAML file such as the config.yaml of a run. Images that it names are
+            left out.
+        classes: Methods and other classes outside hirl that the file names.
+    """
+    from hirl.config.load import load  # here, as the public names must load quickly
+    from hirl.train.pretrain import pretrain
+
+    return load(pretrain, read_options(name), source=os.fspath(name), classes=classes, skip={"data"})

@@ -1,0 +1,110 @@
+"""Plain options made into arguments, for functions with nested classes, and what is said of wrong ones."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from hirl.config.load import load
+
+
+class Shape(ABC):
+    @abstractmethod
+    def area(self) -> float: ...
+
+
+@dataclass(frozen=True)
+class Square(Shape):
+    side: float = 1.0
+
+    def area(self) -> float:
+        return self.side**2
+
+
+@dataclass(frozen=True)
+class Frame(Shape):
+    inner: Shape
+    width: int = 1
+    colours: tuple[int, ...] | None = None
+
+    def area(self) -> float:
+        return self.inner.area() + self.width
+
+
+@dataclass(frozen=True)
+class Paper:
+    size: int = 4
+    stamp: Shape = Square(2.0)
+
+
+def draw(
+    shape: Shape,
+    paper: Paper | None = Paper(size=5),  # noqa: B008 (frozen)
+    *,
+    times: int = 1,
+    mode: Literal["fast", "slow"] = "fast",
+    labels: dict[str, Any] | None = None,
+) -> None:
+    """Draw."""
+    _ = shape, paper, times, mode, labels
+
+
+def test_options_that_are_not_given_are_left_to_the_function() -> None:
+    assert load(draw, {"shape": "Square"}) == {"shape": Square(), "paper": Paper(size=5)}
+    given = load(draw, {"shape": {"class_path": "Square", "init_args": {"side": 3}}, "times": 2, "paper": None})
+    assert given == {"shape": Square(3.0), "times": 2, "paper": None}
+
+
+def test_classes_stand_within_classes() -> None:
+    inner = {"class_path": "Frame", "init_args": {"inner": {"class_path": "Square", "init_args": {"side": 7}}}}
+    outer = {"class_path": "Frame", "init_args": {"inner": inner, "width": 3, "colours": [1, 2]}}
+    assert load(draw, {"shape": outer})["shape"] == Frame(Frame(Square(7.0)), 3, (1, 2))
+
+
+def test_a_default_object_gives_what_is_not_said() -> None:
+    assert load(draw, {"shape": "Square", "paper": {"stamp": {"side": 9}}})["paper"] == Paper(5, Square(9.0))
+    assert load(draw, {"shape": "Square", "paper": {}})["paper"] == Paper(5, Square(2.0))
+    frame = {"class_path": "Frame", "init_args": {"inner": "Square"}}
+    assert load(draw, {"shape": "Square", "paper": {"stamp": frame}})["paper"] == Paper(5, Frame(Square()))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "'a.yaml': the option shape is missing: choose one of Frame, Square"),
+        ({"shape": None}, "shape is null in 'a.yaml', but must be a Shape"),
+        ({"shape": 3}, "shape is 3 in 'a.yaml', but must be a class with its class_path and init_args"),
+        ({"shape": {"side": 3}}, "'a.yaml' gives shape no class_path: choose one of Frame, Square"),
+        ({"shape": {"class_path": 3}}, "shape in 'a.yaml' must have a text as its class_path"),
+        ({"shape": {"class_path": "Square", "side": 3}}, "has class_path and init_args, but also 'side'"),
+        ({"shape": "Circle"}, "there is no shape 'Circle': choose one of Frame, Square"),
+        ({"shape": "Frame"}, "'a.yaml': the option shape.inner is missing: choose one of Frame, Square"),
+        ({"shape": "Square", "time": 3}, "'a.yaml': there is no option time: did you mean times?"),
+        ({"shape": "Square", "side": 3}, "'a.yaml': there is no option side: did you mean shape.side"),
+        (
+            {"shape": "Square", "paper": {"sizes": 3}},
+            "'a.yaml': there is no option paper.sizes: did you mean paper.size",
+        ),
+        ({"shape": "Square", "times": "many"}, "'a.yaml': times must be a whole number, not many"),
+        ({"shape": "Square", "times": 2.5}, "'a.yaml': times must be a whole number, not 2.5"),
+        ({"shape": "Square", "times": None}, "'a.yaml': times must be a whole number, not null"),
+        ({"shape": "Square", "mode": "quick"}, "'a.yaml': mode must be one of fast, slow, not quick"),
+        ({"shape": "Square", "labels": 3}, "'a.yaml': labels must be a mapping such as {name: value}, or null, not 3"),
+        (
+            {"shape": {"class_path": "Square", "init_args": {"side": "long"}}},
+            "'a.yaml': shape.side must be a number, not long",
+        ),
+        (
+            {"shape": {"class_path": "Frame", "init_args": {"inner": "Square", "colours": [1, "red"]}}},
+            "'a.yaml': shape.colours must be a list of whole numbers, or null, not [1, 'red']",
+        ),
+    ],
+)
+def test_a_mistake_is_one_sentence_that_names_the_file(options: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 (the text is compared below)
+        load(draw, options, source="a.yaml")
+    assert expected in str(refused.value)
+    assert "\n" not in str(refused.value)
