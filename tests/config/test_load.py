@@ -1,4 +1,4 @@
-"""Plain options made into arguments, for functions with nested classes, and what is said of wrong ones."""
+"""Plain options made into arguments, for functions with nested classes, and the messages for wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: lists, recipes, classes and their arguments, help, and what is said of a mistake."""
+"""The command line: lists, recipes, classes and their arguments, help, and error messages."""
 
 from __future__ import annotations
 

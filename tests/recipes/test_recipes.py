@@ -1,4 +1,4 @@
-"""The shipped recipes: each is found by its name, parses into a run, and says at its head what to expect."""
+"""The shipped recipes: each is found by its name, parses into a run, and starts with its commands."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_an_ablation_has_an_arm_for_each_way(room: Path, tmp_path: Path) -> None
 
 
 def test_the_tree_keeps_its_place_among_other_epochs(room: Path, tmp_path: Path) -> None:
-    """And two recipes of one method are told apart."""
+    """Two recipes of one method appear under their own names."""
     late = TINY | {"epochs": 8, "hierarchy": TINY["hierarchy"] | {"start_epoch": 4}}
     (tmp_path / "late.yaml").write_text(yaml.safe_dump(late))
     command, data, *others = line_for(room, tmp_path / "out", "--epochs", "2")

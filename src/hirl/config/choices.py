@@ -1,4 +1,4 @@
-"""Which class stands at each option that takes an object, and the plain values of all other options."""
+"""The classes that options and files choose, and the plain values they give."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Choices:
     option: str | None = None
     """The option that names them; by default that of the slot."""
     skip: Collection[str] = ()
-    """Parameters of the function that are no options; a file may hold them, which has no effect."""
+    """Parameters that get no option. A file may hold them, without effect."""
     slots: dict[str, Slot] = field(default_factory=dict)
     kinds: dict[str, type | None] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Choices:
         self._enter(self.function, f"{self.key}." if self.key else "")
 
     def read(self, options: Mapping[str, Any], source: str) -> None:
-        """Take over the plain options of a file."""
+        """Apply the plain options of a file."""
         self._read(options, f"{self.key}." if self.key else "", source)
 
     def build(self, namespace: Namespace) -> None:

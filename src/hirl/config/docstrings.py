@@ -1,4 +1,4 @@
-"""What docstrings say of a class and of an argument."""
+"""Help texts from docstrings: the summary of a class, and the description of an argument."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def summary(kind: Any) -> str:
 
 
 def argument_help(function: Callable[..., Any], name: str) -> str:
-    """What the Args section of a docstring says of an argument."""
+    """The description of an argument in the Args section of a docstring."""
     found = re.search(rf"^\s+{name}: (.*(?:\n\s{{8,}}.*)*)", inspect.getdoc(function) or "", re.MULTILINE)
     return " ".join(found[1].split()) if found else ""

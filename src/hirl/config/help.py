@@ -1,4 +1,4 @@
-"""The help text of a command: what docstrings say of its options, and their defaults."""
+"""The layout of a command's help: descriptions and defaults of its options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the type of an option asks for: its rule in words, whether it takes null, how deep its lists are."""
+"""Type hints of options: a rule for error messages, whether null is allowed, how deep lists are nested."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def hint_of(action: Action) -> Any:
 
 
 def rule(hint: Any) -> str | None:
-    """What a value of a type must be, in words; None for types without any."""
+    """A description of valid values, such as "a whole number"; None for types without one."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         return f"one of {', '.join(map(str, parts))}" if len(parts) > 1 else str(parts[0])

@@ -128,7 +128,7 @@ class Parser(ArgumentParser):
     def name_lists(self) -> None:
         """Let the help show lists of numbers in the way they are written."""
         for action in self._actions:
-            # jsonargparse lets `--list+ item` append to a list; here lists are given whole.
+            # Without jsonargparse's `--list+ item`, which appends to a list.
             action.option_strings = [option for option in action.option_strings if not option.endswith("+")]
             if list_depth(action):
                 action.metavar = "N [N ...]"

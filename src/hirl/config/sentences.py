@@ -1,4 +1,4 @@
-"""A parser's complaint as one sentence: the option, the rule, the choices, and the option that was probably meant."""
+"""Error messages of the parser as one sentence: the option, the rule, the choices, the option that was meant."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ARGUMENT = re.compile(r"argument ([^:]+): (.*)")
 
 
 def sentence(message: str, parser: ArgumentParser, known: list[str], dashes: str = "--") -> str:
-    """What `message`, a parser's own, says to a user.
+    """Reword an error message of argparse or jsonargparse for a user; other messages stay as they are.
 
     Args:
-        message: Text in any number of lines.
-        parser: Its parser.
-        known: All options there are.
-        dashes: Put before the name of an option; nothing where the option is one of a file.
+        message: The message, in any number of lines.
+        parser: The parser that reports it.
+        known: The names of all options.
+        dashes: What precedes the name of an option: nothing if it was read from a file.
     """
     message = " ".join(message.split())
     actions = {action.dest: action for action in parser._actions}
@@ -57,7 +57,7 @@ def option_names(parser: ArgumentParser) -> list[str]:
 
 
 def unknown(name: str, known: list[str], dashes: str = "--") -> str:
-    """That there is no such option, and what comes close: `batch_size` for `batch-size`, `method.lr` for `lr`."""
+    """The message for an unknown option, with similar ones: `batch_size` for `batch-size`, `method.lr` for `lr`."""
     meant = name.replace("-", "_")
     close = [option for option in known if option.rpartition(".")[2] == meant.rpartition(".")[2]]
     close.sort(key=lambda option: option.count("."))
