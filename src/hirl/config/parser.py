@@ -188,7 +188,7 @@ class ClassHelp(argparse.Action):
     def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
         self.key = dest.removesuffix(".help")
         self.slot, self.chosen = options.pop("slot"), options.pop("chosen")
-        about = f"show the options of a {self.key.rpartition('.')[2]} and exit"
+        about = f"Show the options of a {self.key.rpartition('.')[2]} and exit."
         options |= {"nargs": "?", "metavar": "CLASS", "default": argparse.SUPPRESS, "help": about}
         super().__init__(option_strings, argparse.SUPPRESS, **options)
 
