@@ -82,8 +82,8 @@ def load_trained(run: Run, *, method: str | type[Method] | None = None) -> Train
 def _method_class(run: Run, path: str, given: str | type[Method] | None) -> type[Method]:
     """The class that `path`, from the run's configuration, names; `given` by the user, it must be the same one."""
     if given is None:
-        return find_class(path, Method, file=run.config_file)  # type: ignore[type-abstract]
-    kind = find_class(given, Method) if isinstance(given, str) else given  # type: ignore[type-abstract]
+        return find_class(path, Method, file=run.config_file)
+    kind = find_class(given, Method) if isinstance(given, str) else given
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise ValueError(f"{given!r} is not a method: it must be a subclass of hirl.methods.Method")
     if kind.__name__ != path.rsplit(".", 1)[-1]:
