@@ -26,7 +26,8 @@ def test_a_loop_of_ones_own_gains_a_tree() -> None:
 
 def hirl(*words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hirl.cli.main", *map(str, words)]
-    environment = os.environ | {"PYTHONPATH": str(EXAMPLES)}
+    paths = [str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
 
 

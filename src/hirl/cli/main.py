@@ -14,10 +14,11 @@ from jsonargparse import ArgumentParser
 from hirl.cli.cluster import CLUSTER, DEMO
 from hirl.cli.compare import COMPARE
 from hirl.cli.evaluate import EMBED, EVALUATE
-from hirl.cli.images import IMAGES, VIEWS
+from hirl.cli.images import IMAGES
 from hirl.cli.pretrain import PRETRAIN, STOPPED
 from hirl.cli.runs import RUNS, SHOW
 from hirl.cli.tune import TUNE
+from hirl.cli.views import VIEWS
 
 COMMANDS = {
     command.name: command
@@ -37,7 +38,7 @@ examples:
   hirl embed runs/photos-dino-hirl-0 --out z.npz       features, z0 … zL and paths of its images, for use elsewhere
   hirl show runs/photos-dino-hirl-0                    a run as a page of text
   hirl images photos/ --out sheet.png                  what is in a folder, and a contact sheet of it
-  hirl views photos/ --method dino --out views.png     what a network would see of it
+  hirl views photos/ --method DINO --out views.png     the views that a method trains on
   hirl cluster features.npy --out tree.safetensors     a tree over features of your own, levels fitted to their number
   hirl cluster features.npy --levels 3000 300 30 --out tree.safetensors
   hirl cluster --help                                  all there is to say to one command
