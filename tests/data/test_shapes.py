@@ -187,7 +187,7 @@ def test_colour_does_not_distinguish_kinds(pictures: Shapes) -> None:
     assert neighbour_accuracy(mean_colour, pictures.labels[:, 2]) < 0.33
 
 
-def test_raw_pixels_tell_little(pictures: Shapes) -> None:
+def test_raw_pixels_are_hardly_informative(pictures: Shapes) -> None:
     flat = functional.normalize(pictures.pixels.flatten(1).float(), dim=1)
     assert neighbour_accuracy(flat, pictures.labels[:, 0]) < 0.10
     assert neighbour_accuracy(flat, pictures.labels[:, 1]) < 0.25
