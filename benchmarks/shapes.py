@@ -1,7 +1,7 @@
-"""Figures of the built-in picture set: drawing speed, raw-pixel neighbours, what a network learns with labels.
+"""Figures of the built-in picture set: drawing speed, KNN on raw pixels, accuracy of a network trained with labels.
 
-python -m benchmarks.shapes                           all figures, some minutes on two cores
-python -m benchmarks.shapes --epochs 0                without the network
+python -m benchmarks.shapes                # all figures, a few minutes on two cores
+python -m benchmarks.shapes --epochs 0     # without the network
 """
 
 import argparse
@@ -22,7 +22,7 @@ LEVELS = ("kind", "family", "kingdom")
 
 
 def speed(size: int, images: int) -> float:
-    """Pictures a second on one core, the best of three."""
+    """Pictures per second on one core, the best of three."""
     seconds = []
     for seed in range(3):
         begun = time.perf_counter()
@@ -37,7 +37,7 @@ def raw(drawn: Shapes) -> Tensor:
 
 @torch.no_grad()
 def texture(drawn: Shapes) -> Tensor:
-    """Mean and spread of what untrained filters answer to the grey picture: no learning, no labels."""
+    """Mean and standard deviation of untrained filters' responses to the grey picture: no learning, no labels."""
     grey = drawn.pixels.float().mean(dim=1, keepdim=True)
     grey = (grey - grey.mean(dim=(2, 3), keepdim=True)) / grey.std(dim=(2, 3), keepdim=True)
     generator = torch.Generator().manual_seed(0)
@@ -119,7 +119,7 @@ def _augment(pictures: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def supervised(train: Shapes, *, epochs: int) -> nn.Sequential:
-    """A small network trained on the labels of kinds alone: it is told nothing of families and kingdoms."""
+    """A small network trained on the labels of kinds only, not of families and kingdoms."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     network = _network()
@@ -139,7 +139,7 @@ def supervised(train: Shapes, *, epochs: int) -> nn.Sequential:
 
 @torch.no_grad()
 def accuracy(network: nn.Sequential, pictures: Tensor, val: Shapes) -> list[float]:
-    """In % per level, a guessed kind standing for its family and kingdom."""
+    """Accuracy in % per level; a predicted kind implies its family and kingdom."""
     kind = torch.cat([network(part - 0.5).argmax(dim=1) for part in pictures.split(500)])
     columns = (kind, kind // 4, kind // 12)
     return [100 * (c == val.labels[:, i]).float().mean().item() for i, c in enumerate(columns)]
@@ -147,7 +147,7 @@ def accuracy(network: nn.Sequential, pictures: Tensor, val: Shapes) -> list[floa
 
 @torch.no_grad()
 def likeness(network: nn.Sequential, val: Shapes) -> list[float]:
-    """Mean cosine between the kinds' mean features: within a family, within a kingdom only, across kingdoms."""
+    """Mean cosine between the kinds' mean features: within a family, else within a kingdom, across kingdoms."""
     features = pooled(network, val)  # (N, D)
     features = features - features.mean(dim=0)
     kind = torch.arange(len(KINDS))
@@ -163,8 +163,8 @@ def _percent(accuracies: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=10, help="of the network trained with labels; 0 leaves it out")
-    parser.add_argument("--images", type=int, default=10_000, help="the network trains on")
+    parser.add_argument("--epochs", type=int, default=10, help="epochs of the network trained with labels; 0 for none")
+    parser.add_argument("--images", type=int, default=10_000, help="training images of the network")
     options = parser.parse_args()
     torch.set_num_threads(2)
     for size, images in ((32, 12_288), (64, 3_072), (224, 192)):
@@ -172,16 +172,16 @@ def main() -> None:
     train, val = Shapes(images=5_000), Shapes(images=1_000, split="val")
     torch.manual_seed(0)
     untrained = _network().train()
-    with torch.no_grad():  # batch norms see data, nothing is learnt
+    with torch.no_grad():  # batch norm needs statistics; nothing is learnt
         for part in train.pixels.split(500):
             untrained(part.float() / 255 - 0.5)
     untrained.eval()
     for how, accuracies in (
         ("raw pixels", neighbours(train, val, raw)),
-        ("raw pixels, mean picture taken off", neighbours(train, val, raw, centred=True)),
+        ("raw pixels, mean picture subtracted", neighbours(train, val, raw, centred=True)),
         ("untrained network", neighbours(train, val, partial(pooled, untrained))),
-        ("untrained network, mean taken off", neighbours(train, val, partial(pooled, untrained), centred=True)),
-        ("texture statistics, mean taken off", neighbours(train, val, texture, centred=True)),
+        ("untrained network, mean subtracted", neighbours(train, val, partial(pooled, untrained), centred=True)),
+        ("texture statistics, mean subtracted", neighbours(train, val, texture, centred=True)),
         ("texture statistics, whitened", neighbours(train, val, texture, whitened=True)),
     ):
         console.print(f"KNN on {how}: {_percent(accuracies)}")
@@ -189,10 +189,10 @@ def main() -> None:
         begun = time.perf_counter()
         train, val = Shapes(images=options.images), Shapes(images=2_000, split="val")
         network = supervised(train, epochs=options.epochs)
-        whole = val.pixels.float() / 255
-        crops = _augment(whole, torch.Generator().manual_seed(1))
-        for where, pictures in (("whole pictures", whole), ("augmented crops", crops)):
-            console.print(f"network told kinds, {where}: {_percent(accuracy(network, pictures, val))}")
+        uncropped = val.pixels.float() / 255
+        crops = _augment(uncropped, torch.Generator().manual_seed(1))
+        for where, pictures in (("uncropped pictures", uncropped), ("augmented crops", crops)):
+            console.print(f"network trained on kinds, {where}: {_percent(accuracy(network, pictures, val))}")
         near = likeness(network, val)
         console.print(f"cosine of its kinds: in a family {near[0]:.2f}, a kingdom {near[1]:.2f}, across {near[2]:.2f}")
         seconds = time.perf_counter() - begun

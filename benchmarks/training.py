@@ -1,11 +1,11 @@
-"""Images a second of training: hirl against the same methods built from lightly's components, in one run.
+"""Training speed in images per second: hirl against the same methods built from lightly's components, in one run.
 
     python -m benchmarks.training                 # on the built-in pictures
     python -m benchmarks.training --data FOLDER   # on images of your own
 
-Both sides train the network of the small recipe with the same batch, number and size of views and augmentations. The
-other side has lightly's transforms on Pillow images in memory, a DataLoader with two persistent workers, its heads,
-losses, queue and momentum updates, and torch's optimiser. Epochs alternate and the fastest of each counts.
+Both sides train the network of the small recipe with the same batch size, number and size of views and augmentations.
+The other side uses lightly's transforms on Pillow images in memory, a DataLoader with two persistent workers, lightly's
+heads, losses, queue and momentum updates, and torch's optimiser. Epochs alternate and the fastest of each counts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ from benchmarks.views import WORKERS, Pictures, Transform
 from hirl.backbones import make_backbone, patch_size, width
 from hirl.data.sources import ImageSet, open_images
 from hirl.data.sources.memory import in_memory
-from hirl.data.view_recipes import local_size
 from hirl.methods import DINO, IBOT, MoCoV2, SwAV
 from hirl.train.recipe import recipe
 
@@ -78,7 +77,7 @@ def lightly_moco(method: MoCoV2, size: int) -> tuple[Transform, Step]:
         optimiser.step()
         optimiser.zero_grad()
 
-    # Below 64 pixels hirl's recipe does not blur: neither does lightly's here.
+    # hirl does not blur below 64 pixels; neither does lightly here.
     return MoCoV2Transform(input_size=size, gaussian_blur=0.0), step
 
 
@@ -105,7 +104,7 @@ def lightly_swav(method: SwAV, size: int) -> tuple[Transform, Step]:
         optimiser.zero_grad()
 
     transform = SwaVTransform(
-        crop_sizes=(size, method.local_size or local_size(size)),
+        crop_sizes=(size, method.views(size)[-1].size),
         crop_counts=(2, method.local_crops),
         gaussian_blur=0.0,
     )
@@ -113,7 +112,7 @@ def lightly_swav(method: SwAV, size: int) -> tuple[Transform, Step]:
 
 
 def dino_heads(method: DINO | IBOT, inputs: int) -> list[DINOProjectionHead]:
-    """Of student and teacher: lightly's cannot be copied."""
+    """The heads of student and teacher: lightly's cannot be copied."""
     return [
         DINOProjectionHead(
             inputs,
@@ -128,11 +127,11 @@ def dino_heads(method: DINO | IBOT, inputs: int) -> list[DINOProjectionHead]:
 
 
 def crops_of(transform: Callable[..., Transform], method: DINO | IBOT, size: int, split: float) -> Transform:
-    """Global crops above and local ones below a share of the image."""
+    """Global crops above and local ones below a share `split` of the image's area."""
     return transform(
         global_crop_size=size,
         global_crop_scale=(split, 1.0),
-        local_crop_size=method.local_size or local_size(size),
+        local_crop_size=method.views(size)[-1].size,
         local_crop_scale=(0.05, split),
         n_local_views=method.local_crops,
         gaussian_blur=(0.0, 0.0, 0.0),
@@ -232,9 +231,9 @@ def compare(name: str, images: ImageSet, pictures: list[Image.Image], repeats: i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipes", nargs="*", default=list(LIGHTLY), metavar="recipe", help=f"of {', '.join(LIGHTLY)}")
-    parser.add_argument("--data", default="shapes", help="images to train on; the built-in pictures when left out")
-    parser.add_argument("--repeats", type=int, default=3, help="epochs of each side that count, after one to warm up")
+    parser.add_argument("recipes", nargs="*", default=list(LIGHTLY), metavar="recipe", help=", ".join(LIGHTLY))
+    parser.add_argument("--data", default="shapes", help="images to train on; by default the built-in pictures")
+    parser.add_argument("--repeats", type=int, default=3, help="measured epochs per side, after a warm-up")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     images = in_memory(open_images(arguments.data))

@@ -1,11 +1,11 @@
-"""How fast views are made: images per second against lightly's transforms in a torch DataLoader, in one run.
+"""Speed of views: images per second against lightly's transforms in a torch DataLoader, in one run.
 
     python -m benchmarks.views                  # photographs are generated
     python -m benchmarks.views --data FOLDER    # JPEGs of your own (about 500 × 375 for comparable figures)
 
 Both sides make the same kinds of views with the same probabilities, on two cores. lightly gets Pillow images, its own
 transforms, two persistent workers and a warm-up; small images are Pillow images in memory. Epochs of both sides
-alternate and the fastest of each counts, so that other work on the machine touches both alike.
+alternate and the fastest of each counts, so that other work on the machine affects both equally.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from hirl.data.loader import Loader
 from hirl.data.sources import ImageSet, open_images
-from hirl.data.view_recipes import local_size, moco_v2, swav
 from hirl.data.views import View
+from hirl.methods import MoCoV2, SwAV
 
 WORKERS = 2
-Transform = Callable[[Image.Image], Any]  # a list of tensors, one a view
+Transform = Callable[[Image.Image], Any]  # a list of tensors, one per view
 
 
 class Pictures(Dataset[Any]):
@@ -55,16 +55,17 @@ class Pictures(Dataset[Any]):
 
 
 def lightly_pair(size: int) -> Transform:
-    # hirl's recipe leaves blur out below 64 pixels: so does lightly's here
+    # hirl does not blur below 64 pixels; neither does lightly here
     return MoCoV2Transform(input_size=size, gaussian_blur=0.5 if size >= 64 else 0.0, sigmas=(0.1, 2))
 
 
 def lightly_multi_crop(size: int) -> Transform:
-    return SwaVTransform(crop_sizes=(size, local_size(size)), gaussian_blur=0.5 if size >= 64 else 0.0)
+    local_size = SwAV().views(size)[-1].size
+    return SwaVTransform(crop_sizes=(size, local_size), gaussian_blur=0.5 if size >= 64 else 0.0)
 
 
 def photographs(folder: Path, count: int, width: int = 500, height: int = 375) -> None:
-    """JPEGs that compress about as photographs do: colours varying at all scales, with sharp edges between them."""
+    """JPEGs that compress about as photographs do: colours that vary at all scales, with sharp edges."""
     rng = np.random.default_rng(0)
     for number in range(count):
         picture = np.zeros((height, width, 3), np.float32)
@@ -78,7 +79,7 @@ def photographs(folder: Path, count: int, width: int = 500, height: int = 375) -
         for _ in range(6):
             cx, cy, rx, ry = rng.uniform((0, 0, 30, 30), (width, height, 160, 120))
             picture[((x - cx) / rx) ** 2 + ((y - cy) / ry) ** 2 < 1] += rng.normal(0, 0.25, 3)
-        picture = 128 + 55 * picture / picture.std() + rng.normal(0, 4, picture.shape)  # and a sensor's noise
+        picture = 128 + 55 * picture / picture.std() + rng.normal(0, 4, picture.shape)  # plus sensor noise
         Image.fromarray(picture.clip(0, 255).astype(np.uint8)).save(folder / f"{number:04}.jpg", quality=92)
 
 
@@ -118,7 +119,7 @@ def compare(
 
 
 def shares(loader: Loader) -> str:
-    """Where the time of a batch goes, made in this process on one thread, as workers and arrays of images have it."""
+    """The stages of a batch, made in this process on one thread as in a worker."""
     torch.set_num_threads(1)
     renderer = loader.renderer
     indices = np.arange(loader.batch_size)
@@ -133,7 +134,7 @@ def shares(loader: Loader) -> str:
 
 
 def small_images(size: int, count: int) -> tuple[ImageSet, list[Image.Image]]:
-    """Smooth random pictures, the same for both sides."""
+    """Smooth random images, the same for both sides."""
     rng = np.random.default_rng(size)
     pictures = [
         Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).resize((size, size)) for _ in range(count)
@@ -143,9 +144,9 @@ def small_images(size: int, count: int) -> tuple[ImageSet, list[Image.Image]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="a folder of JPEGs; generated when left out")
-    parser.add_argument("--repeats", type=int, default=3, help="epochs that count, after one to warm up")
-    parser.add_argument("--only", default="", help="run the rows whose name contains this")
+    parser.add_argument("--data", type=Path, help="a folder of JPEGs; by default generated")
+    parser.add_argument("--repeats", type=int, default=3, help="measured epochs, after a warm-up")
+    parser.add_argument("--only", default="", help="run only rows whose name contains this")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     table = Table("views", "hirl images/s", "lightly images/s", "ratio", "share of hirl's time")
@@ -163,9 +164,9 @@ def main() -> None:
 
     for size, count in ((32, 4096), (64, 2048)):
         images, pictures = small_images(size, count)
-        run(f"pair, {size} px, memory", images, pictures, moco_v2(size), lightly_pair(size), 256)
+        run(f"pair, {size} px, memory", images, pictures, MoCoV2().views(size), lightly_pair(size), 256)
     images, pictures = small_images(64, 1024)
-    run("2 + 6, 64 px, memory", images, pictures, swav(64), lightly_multi_crop(64), 256)
+    run("2 + 6, 64 px, memory", images, pictures, SwAV().views(64), lightly_multi_crop(64), 256)
     with tempfile.TemporaryDirectory() as folder:
         if arguments.data is None:
             photographs(Path(folder), 256)
@@ -173,8 +174,8 @@ def main() -> None:
         paths = [Path(files.path(index)) for index in range(len(files))][:512]
         if len(paths) < 64:
             sys.exit(f"{arguments.data} holds {len(paths)} images, but the benchmark needs at least 64.")
-        run("pair, 224 px, JPEG", files, paths, moco_v2(224), lightly_pair(224), 64)
-        run("2 + 6, 224 px, JPEG", files, paths, swav(224), lightly_multi_crop(224), 64)
+        run("pair, 224 px, JPEG", files, paths, MoCoV2().views(224), lightly_pair(224), 64)
+        run("2 + 6, 224 px, JPEG", files, paths, SwAV().views(224), lightly_multi_crop(224), 64)
     Console(width=120).print(table)
 
 

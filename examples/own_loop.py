@@ -1,6 +1,6 @@
-"""HIRL in a plain PyTorch training loop: the three lines marked below are all it takes.
+"""HIRL in a plain PyTorch training loop: only the three numbered lines below are needed.
 
-The loop is SimCLR on scikit-learn's handwritten digits, done in some seconds on a laptop:
+The loop is SimCLR on scikit-learn's handwritten digits and takes a few seconds on a laptop:
 
     python examples/own_loop.py
 """
@@ -19,7 +19,7 @@ import hirl
 
 
 def two_views(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Each image twice, shifted by up to a pixel and with noise."""
+    """Two versions of each image, shifted by up to a pixel and with noise."""
 
     def view() -> Tensor:
         shift = torch.randint(-1, 2, (2,)).tolist()
@@ -29,9 +29,9 @@ def two_views(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def contrast(z: Tensor, other: Tensor, temperature: float = 0.2) -> Tensor:
-    """Each image finds its other view among those of the whole batch."""
-    similar = F.normalize(z, dim=1) @ F.normalize(other, dim=1).T / temperature
-    return F.cross_entropy(similar, torch.arange(len(z)))
+    """The loss of finding the other view of each image among those of the batch."""
+    similarities = F.normalize(z, dim=1) @ F.normalize(other, dim=1).T / temperature
+    return F.cross_entropy(similarities, torch.arange(len(z)))
 
 
 def main(epochs: int, start_epoch: int) -> None:
@@ -45,13 +45,13 @@ def main(epochs: int, start_epoch: int) -> None:
     for epoch in range(epochs):
         if epoch >= start_epoch:
             with torch.no_grad():
-                paths.refresh(encoder.eval()(images.flatten(1)))  # 2: a new tree, once an epoch
+                paths.refresh(encoder.eval()(images.flatten(1)))  # 2: a new tree, once per epoch
         encoder.train()
         for index in torch.randperm(len(images)).split(256):
             one, other = two_views(images[index])
             z0 = encoder(one)
             loss_image = contrast(z0, encoder(other))
-            loss_spd = paths(z0, index)  # 3: its loss, 0 before the first tree
+            loss_spd = paths(z0, index)  # 3: the loss, 0 before the first tree
             optimiser.zero_grad()
             (loss_image + loss_spd).backward()
             optimiser.step()

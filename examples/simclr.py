@@ -1,10 +1,14 @@
-"""A seventh method in one file: SimCLR (Chen et al. 2020), which the package does not know.
+"""A seventh method in one file: SimCLR, which is not part of the package.
+
+Ting Chen, Simon Kornblith, Mohammad Norouzi and Geoffrey Hinton. A Simple Framework for Contrastive Learning of Visual
+Representations. ICML 2020, arXiv:2002.05709.
 
     PYTHONPATH=examples hirl pretrain shapes --method simclr.SimCLR --epochs 10
     PYTHONPATH=examples hirl pretrain shapes --method simclr.SimCLR --epochs 10 --hierarchy null
+    PYTHONPATH=examples hirl views shapes --method simclr.SimCLR --out views.png
     hirl evaluate runs/shapes-simclr-hirl-0 knn
 
-HIRL, restarts, several processes, the watch over collapse and every evaluation come with it. The constructor stores
+HIRL, exact restarts, several processes, the collapse warning and every evaluation work with it. The constructor stores
 its typed arguments, which become options of the command; `build` makes the networks.
 """
 
@@ -18,14 +22,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl.backbones import make_backbone, width
-from hirl.data import view_recipes
-from hirl.data.views import View
+from hirl.data.views import Blur, Jitter, View, pair
 from hirl.methods import Method
 from hirl.methods.base import Output, Plan, Rates, warmed_up_cosine
 
 
 class SimCLR(Method):
-    """Each view finds the other view of its image among all views of the batch."""
+    """SimCLR: find the other view of the same image among all views of the batch.
+
+    Args:
+        backbone: timm name of the encoder.
+        backbone_args: Further arguments of the backbone for timm.
+        dim: Dimension of z⁰, the projector's output.
+        temperature: Temperature of the contrastive loss.
+        lr: Peak learning rate of AdamW per 256 images.
+        weight_decay: Weight decay of all parameters.
+    """
 
     def __init__(
         self,
@@ -56,7 +68,8 @@ class SimCLR(Method):
         return self.network
 
     def views(self, image_size: int) -> tuple[View, ...]:
-        return view_recipes.moco_v2(image_size)
+        blur = Blur() if image_size >= 64 else None  # it would erase smaller images
+        return pair(View(size=image_size, scale=(0.2, 1.0), jitter=Jitter(), grey=0.2, blur=blur))
 
     def forward(self, views: list[Tensor], masks: list[Tensor | None], step: int) -> Output:  # noqa: ARG002
         z = self.embed(torch.cat(views))  # (2 · B, D)
@@ -84,7 +97,7 @@ class SimCLR(Method):
 
 
 def contrast(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """The mean of −log p(other view of the own image | all other views) over both views of this process's images."""
+    """The mean of −log p(other view of the image | all other views), over both views of this process's images."""
     z = F.normalize(torch.cat((first, second)), dim=1)
     logits = (z @ z.T / temperature).fill_diagonal_(float("-inf"))
     count = len(first)

@@ -1,17 +1,17 @@
-"""Breaks each detail of the six methods in turn, in a copy of the package, and expects a test to fail for it.
+"""Break each detail of the six methods in turn, in a copy of the package, and expect a test to fail for it.
 
-    python tests/break_details.py [words ...] [--list] [--jobs 2]
+    python tests/break_details.py [filters ...] [--list] [--jobs 2]
 
-The details are in tests/details, a file for each method. An entry says the detail in a sentence and how to break it:
+The details are in tests/details, one file per method. An entry has:
 
-    says      the detail
-    change    text of the source → what to put in its place, one or several
-    file      of the source, within src/hirl; the method's own by default
-    times     how often each text stands in the file; 1 by default
-    tests     pytest's names of the tests that must notice, within tests; those of the method by default
+    detail    one sentence
+    change    text of the source → its replacement, one or several
+    file      the source file, within src/hirl; by default the method's own
+    times     how often each text occurs in the file; by default once
+    tests     pytest names of the tests that must fail, within tests; by default those of the method
 
-Words choose the details whose method, sentence or file has one of them. The exit code is 1 unless every detail that was
-broken made an assertion fail: a test that merely crashes has noticed a wrong replacement, not a wrong detail.
+Filters select the details whose method, sentence or file contains one of them. The exit code is 1 unless every broken
+detail makes an assertion fail: a test that crashes has found a wrong replacement, not a wrong detail.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
-# Loaded once, in the process that the others are forked from: they take most of the time that a test takes.
+# Loaded once, in the process that the others are forked from: importing them takes longer than most tests.
 SLOW_TO_LOAD = [
     "lightly.loss",
     "lightly.models.modules.heads",
@@ -51,25 +51,27 @@ SLOW_TO_LOAD = [
     "torchvision",
     "yaml",
 ]
+# In place of those in pyproject.toml, which run tests in parallel.
+PYTEST_OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "-o", "addopts=", "--import-mode=importlib", "-m", "not long"]
 RED, GREEN, CRASH = "red", "STILL GREEN", "CRASHED"
 
 
 @dataclass(frozen=True)
 class Detail:
     method: str
-    says: str
+    sentence: str
     change: dict[str, str]
     file: str
     tests: tuple[str, ...]
     times: int = 1
 
     def broken(self, source: str) -> str:
-        """The file's text without the detail."""
+        """The file's text with the detail broken."""
         for old, new in self.change.items():
             if source.count(old) != self.times:
                 raise ValueError(
-                    f"{self.method}, {self.says!r}: {old!r} stands {source.count(old)} times in {self.file}, but must "
-                    f"stand there {self.times} times."
+                    f"{self.method}, {self.sentence!r}: {old!r} occurs {source.count(old)} times in {self.file}, but "
+                    f"must occur {self.times} times."
                 )
             source = source.replace(old, new)
         return source
@@ -77,7 +79,7 @@ class Detail:
 
 @dataclass
 class Verdict:
-    """As a plug-in of pytest it takes down the first failure."""
+    """A plug-in of pytest that records the first failure."""
 
     outcome: str = GREEN
     seconds: float = 0.0
@@ -99,8 +101,9 @@ def all_details(root: Path) -> list[Detail]:
     for file in sorted((root / "tests" / "details").glob("*.yaml")):
         for entry in yaml.safe_load(file.read_text(encoding="utf-8")):
             usual = {"file": f"methods/{file.stem}.py", "tests": [f"methods/test_{file.stem}.py"]}
-            told = usual | entry
-            details.append(Detail(method=file.stem, **told | {"tests": tuple(told["tests"])}))
+            options = usual | entry
+            options["tests"] = tuple(options["tests"])
+            details.append(Detail(method=file.stem, sentence=options.pop("detail"), **options))
     for detail in details:
         detail.broken((root / "src" / "hirl" / detail.file).read_text(encoding="utf-8"))
     return details
@@ -108,7 +111,7 @@ def all_details(root: Path) -> list[Detail]:
 
 @contextlib.contextmanager
 def copied(root: Path) -> Iterator[Path]:
-    """A folder with what tests need of `root`, for a while."""
+    """A temporary folder with the files of `root` that tests need."""
     with tempfile.TemporaryDirectory(prefix="hirl-without-a-detail-") as folder:
         copy = Path(folder).resolve()
         for name in ("src", "tests"):
@@ -118,14 +121,14 @@ def copied(root: Path) -> Iterator[Path]:
 
 
 def judge(detail: Detail, root: Path) -> Verdict:
-    """Runs the detail's tests on a copy of the package without it; in a process of its own, which is left spoilt."""
+    """Run the detail's tests on a copy of the package with the detail broken; in a process used only for this."""
     with copied(root) as copy:
         if detail.change:
             source = copy / "src" / "hirl" / detail.file
             source.write_text(detail.broken(source.read_text(encoding="utf-8")), encoding="utf-8")
-        gc.freeze()  # of what was loaded before the fork nothing is garbage, and pytest would look through all of it
+        gc.freeze()  # nothing loaded before the fork is garbage, and collecting would scan all of it
         sys.dont_write_bytecode = True
-        os.environ["PYTHONPATH"] = str(copy / "src")  # for the processes that tests start
+        os.environ["PYTHONPATH"] = str(copy / "src")  # for processes that tests start
         sys.path.insert(0, str(copy / "src"))
         os.chdir(copy)
         found = importlib.import_module("hirl").__file__
@@ -134,12 +137,13 @@ def judge(detail: Detail, root: Path) -> Verdict:
         verdict = Verdict()
         start = time.perf_counter()
         with (copy / "output.txt").open("w", encoding="utf-8") as log, contextlib.redirect_stdout(log):
-            code = pytest.main(["-x", "-p", "no:cacheprovider", *(f"tests/{name}" for name in detail.tests)], [verdict])
+            names = [f"tests/{name}" for name in detail.tests]
+            code = pytest.main([*PYTEST_OPTIONS, *names], [verdict])
         verdict.seconds = time.perf_counter() - start
         verdict.output = (copy / "output.txt").read_text(encoding="utf-8")
         if (code == pytest.ExitCode.OK) != (verdict.outcome == GREEN):
             verdict.outcome, verdict.why = CRASH, f"pytest ended with {code!r}"
-        os.chdir(root)  # nobody may stand in a folder that goes
+        os.chdir(root)  # before the folder is deleted
     return verdict
 
 
@@ -151,9 +155,9 @@ def judged(details: list[Detail], root: Path, jobs: int) -> Iterator[tuple[Detai
 
 
 def untouched(details: list[Detail]) -> list[Detail]:
-    """Nothing broken: for every test that details name."""
+    """The tests that details name, with nothing broken."""
     names = sorted({name for detail in details for name in detail.tests})
-    return [Detail(method="untouched", says=name, change={}, file="", tests=(name,)) for name in names]
+    return [Detail(method="untouched", sentence=name, change={}, file="", tests=(name,)) for name in names]
 
 
 def summary(verdicts: list[tuple[Detail, Verdict]]) -> Table:
@@ -168,33 +172,33 @@ def run(details: list[Detail], root: Path, jobs: int, console: Console) -> int:
     """The exit code."""
     start = time.perf_counter()
     for detail, verdict in judged(untouched(details), root, jobs):
-        console.print(f"untouched → {verdict.outcome.lower()} ({verdict.seconds:.0f} s, {detail.says})")
+        console.print(f"untouched → {verdict.outcome.lower()} ({verdict.seconds:.0f} s, {detail.sentence})")
         if verdict.outcome != GREEN:
             console.print(verdict.output)
-            console.print("The tests fail before anything is broken: mend them first.")
+            console.print("The tests fail before anything is broken: fix them first.")
             return 1
     verdicts = []
     for detail, verdict in judged(details, root, jobs):
         verdicts.append((detail, verdict))
         reason = f": {verdict.why}" if verdict.outcome == CRASH else ""
         first = f", {verdict.test}{reason}" if verdict.outcome != GREEN else ""
-        console.print(f"{detail.method}: {detail.says} → {verdict.outcome} ({verdict.seconds:.0f} s{first})")
+        console.print(f"{detail.method}: {detail.sentence} → {verdict.outcome} ({verdict.seconds:.0f} s{first})")
     console.print(summary(verdicts))
     console.print(f"{len(verdicts)} details in {(time.perf_counter() - start) / 60:.0f} minutes")
     return int(any(verdict.outcome != RED for _, verdict in verdicts))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Breaks each detail of the methods and expects a test to fail.")
-    parser.add_argument("words", nargs="*", help="only details whose method, sentence or file has one of these")
-    parser.add_argument("--list", action="store_true", help="print the details and run nothing")
-    parser.add_argument("--jobs", type=int, default=2, help="details broken at a time (default: 2)")
+    parser = argparse.ArgumentParser(description="Break each detail of the methods and expect a test to fail.")
+    parser.add_argument("filters", nargs="*", help="only details whose method, sentence or file contains one of these")
+    parser.add_argument("--list", action="store_true", help="print the details without running anything")
+    parser.add_argument("--jobs", type=int, default=2, help="details tested in parallel (default: 2)")
     arguments = parser.parse_args()
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    os.environ["OMP_NUM_THREADS"] = "1"  # networks this small only wait for a second thread
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # other packages' plug-ins take longer to load than a test
-    with copied(ROOT) as root:  # what is edited meanwhile plays no part
-        wanted = [word.lower() for word in arguments.words]
+    os.environ["OMP_NUM_THREADS"] = "1"  # networks this small gain nothing from a second thread
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # plug-ins of other packages load slower than a test runs
+    with copied(ROOT) as root:  # edits made meanwhile have no effect
+        wanted = [text.lower() for text in arguments.filters]
         try:
             every = all_details(root)
         except ValueError as error:
@@ -202,14 +206,14 @@ def main() -> int:
         details = [
             detail
             for detail in every
-            if not wanted or any(word in f"{detail.method} {detail.says} {detail.file}".lower() for word in wanted)
+            if not wanted or any(text in f"{detail.method} {detail.sentence} {detail.file}".lower() for text in wanted)
         ]
         if not details:
-            parser.error(f"no detail has any of {', '.join(arguments.words)}: --list prints them all.")
+            parser.error(f"no detail contains any of {', '.join(arguments.filters)}: --list prints them all.")
         if not arguments.list:
             return run(details, root, arguments.jobs, console)
         for detail in details:
-            console.print(f"{detail.method}: {detail.says} ({detail.file}; {', '.join(detail.tests)})")
+            console.print(f"{detail.method}: {detail.sentence} ({detail.file}; {', '.join(detail.tests)})")
     return 0
 
 

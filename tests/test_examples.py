@@ -1,4 +1,4 @@
-"""The examples run as their heads say."""
+"""The examples run as documented."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ def test_a_loop_of_ones_own_gains_a_tree() -> None:
     assert lines[-1].startswith("level 2: 10 nodes")
 
 
-def hirl(*words: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hirl.cli.main", *map(str, words)]
-    environment = os.environ | {"PYTHONPATH": str(EXAMPLES)}
+def hirl(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hirl.cli.main", *map(str, arguments)]
+    paths = [str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
 
 
@@ -37,7 +38,7 @@ def test_a_seventh_method_trains_continues_and_is_evaluated(tmp_path: Path) -> N
     pictures = np.clip(colours[labels] + rng.integers(-20, 20, (240, 16, 16, 3)), 0, 255).astype(np.uint8)
     for part in ("train", "val"):
         np.savez(tmp_path / f"{part}.npz", images=pictures, labels=labels)
-    told = [
+    options = [
         "--method",
         "simclr.SimCLR",
         "--method.backbone",
@@ -45,23 +46,23 @@ def test_a_seventh_method_trains_continues_and_is_evaluated(tmp_path: Path) -> N
         "--method.backbone_args",
         "{channels: [8, 8, 16, 16]}",
     ]
-    told += ["--batch_size", "80", "--epochs", "3", "--accelerator", "cpu", "--out", "run"]
-    words = ["pretrain", "train.npz", *told, "--hierarchy.levels", "8", "2", "--hierarchy.start_epoch", "1"]
-    trained = hirl(*words, folder=tmp_path)
+    options += ["--batch_size", "80", "--epochs", "3", "--accelerator", "cpu", "--out", "run"]
+    arguments = ["pretrain", "train.npz", *options, "--hierarchy.levels", "8", "2", "--hierarchy.start_epoch", "1"]
+    trained = hirl(*arguments, folder=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "SimCLR on 240 images" in trained.stdout
-    assert "is finished" in hirl(*words, folder=tmp_path).stdout
+    assert "is finished" in hirl(*arguments, folder=tmp_path).stdout
     scored = hirl("evaluate", "run", "knn", "--test_data", "val.npz", "--knn.ks", "10", folder=tmp_path)
     assert scored.returncode == 0, scored.stderr
     written = hirl("embed", "run", "--out", "z.npz", folder=tmp_path)
-    assert "give its class with method" in written.stderr  # a file names no code
+    assert "give its class with method" in written.stderr  # a file must not name code
     written = hirl("embed", "run", "--method", "simclr.SimCLR", "--out", "z.npz", folder=tmp_path)
     assert written.returncode == 0, written.stderr
     z = np.load(tmp_path / "z.npz")
     assert z["z2"].shape == (240, 128)
 
 
-def test_the_seventh_methods_loss_is_what_it_says() -> None:
+def test_the_loss_of_the_seventh_method_against_a_slow_one() -> None:
     spec = importlib.util.spec_from_file_location("simclr", EXAMPLES / "simclr.py")
     assert spec is not None
     assert spec.loader is not None

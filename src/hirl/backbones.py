@@ -1,69 +1,88 @@
-"""Backbones by their timm names: images in, pooled features out, and for transformers the tokens as well.
+"""Backbones by their timm names: images to pooled features and, for transformers, to tokens.
 
-What `make_backbone` returns is timm's own module, so its state dict loads with strict=True into
-`timm.create_model(name, num_classes=0, **the same arguments)`. Nothing is downloaded: weights start at random.
+`make_backbone` returns timm's own module, so its state dict loads with strict=True into
+`timm.create_model(name, num_classes=0, **the same arguments)`. Nothing is downloaded: weights are initialised randomly.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-# The families that can resample their positions to the size of the images in hand: local crops need it.
+# Families that can resample their position embeddings to the size of the input, which local crops require.
 _ANY_SIZE = ("vision_transformer", "vision_transformer_hybrid", "deit", "eva")
-_OURS = {"num_classes", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "drop_path_rate"}
+_OWN = {"num_classes", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "drop_path_rate"}
 
 
 def make_backbone(name: str, *, drop_path: float = 0.0, **args: Any) -> nn.Module:
-    """The module whose forward takes images (B, C, H, W) to pooled features (B, width).
+    """Make a network that maps images (B, C, H, W) to pooled features (B, width).
 
-    `args` goes to timm as it is: `img_size=32, patch_size=4` for a transformer on small images,
-    `channels=[32, 64, 128, 256]` for a narrow ResNet, `in_chans=1` for grey images.
+    `args` is passed to timm unchanged: `img_size=32, patch_size=4` for a transformer on small images,
+    `channels=[32, 64, 128, 256]` for a narrow ResNet, `in_chans=1` for greyscale images.
     """
     import timm
 
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
-        choices = f"close matches are {', '.join(near)}" if near else "timm.list_models() lists them"
+        choices = f"close matches are {', '.join(near)}" if near else "see timm.list_models()"
         raise ValueError(f"backbone {name!r} is not the name of a timm model: {choices}.")
     if not 0 <= drop_path < 1:
         raise ValueError(f"drop_path is {drop_path}, but must be at least 0 and below 1.")
-    if taken := sorted(_OURS & set(args)):
-        raise ValueError(f"backbone_args may not set {', '.join(taken)}: hirl sets these itself.")
-    settled = timm_arguments(name, **args)
+    if reserved := sorted(_OWN & set(args)):
+        raise ValueError(f"backbone_args may not set {', '.join(reserved)}: hirl sets these itself.")
+    arguments = timm_arguments(name, **args)
     if drop_path:
-        settled["drop_path_rate"] = drop_path
+        arguments["drop_path_rate"] = drop_path
     try:
-        backbone: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **settled)
+        backbone: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **arguments)
     except (AssertionError, TypeError, ValueError) as error:
-        reason = str(error) or "timm refuses the combination"
-        raise ValueError(f"backbone {name!r} cannot be made with {settled}: {reason}.") from error
-    # Convolutions are faster when the channels of a pixel lie side by side; a transformer has but one of them.
+        reason = str(error) or "timm rejects the combination"
+        raise ValueError(f"backbone {name!r} cannot be made with {arguments}: {reason}.") from error
+    # Convolutions are faster in the channels-last layout; a transformer has only one of them.
     if not has_tokens(backbone):
         backbone.to(memory_format=torch.channels_last)
     return backbone
 
 
 def timm_arguments(name: str, **args: Any) -> dict[str, Any]:
-    """What `timm.create_model` is told beside the name and num_classes=0 for a network of the same weights."""
+    """The arguments of `timm.create_model`, besides the name and num_classes=0, for a network with the same weights."""
     import timm
 
     return ({"dynamic_img_size": True} if timm.models.is_model_in_modules(name, _ANY_SIZE) else {}) | args
 
 
 def outline(name: str, **args: Any) -> nn.Module:
-    """The module without memory for its weights: enough to ask for its width or patch size."""
+    """The network on the meta device, without weights: for its width, patch size or layers. Read-only.
+
+    Made once per name and arguments (about 0.1 s) and shared from then on. timm holds the patch size nowhere else: not
+    all names carry it, arguments override it, and the stem of a hybrid network multiplies it.
+    """
+    return _outline(name, _Arguments(repr(sorted(args.items())), args))
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """Arguments, compared by their text since lists and dicts are not hashable."""
+
+    text: str
+    values: dict[str, Any] = field(compare=False)
+
+
+@lru_cache(maxsize=8)
+def _outline(name: str, args: _Arguments) -> nn.Module:
     with torch.device("meta"):
-        return make_backbone(name, **args)
+        return make_backbone(name, **args.values)
 
 
 def width(backbone: nn.Module) -> int:
     """The number of pooled features."""
-    # Where timm's head keeps a hidden layer without classes (MobileNet), its width is that of the output.
+    # Some heads keep a hidden layer even without classes (MobileNet): the output has the width of that layer.
     return int(getattr(backbone, "head_hidden_size", None) or backbone.num_features)  # type: ignore[arg-type]
 
 
@@ -72,12 +91,19 @@ def has_tokens(backbone: nn.Module) -> bool:
 
 
 def patch_size(backbone: nn.Module) -> int | None:
-    """The side in pixels of what a transformer makes a token of, None for a network without tokens."""
+    """The side in pixels of the square that becomes one token; None for a network without tokens."""
     return int(backbone.patch_embed.feat_ratio()) if has_tokens(backbone) else None  # type: ignore[union-attr,operator]
 
 
+def check_patches(backbone: nn.Module, side: int) -> None:
+    """Raise ValueError unless square images of `side` pixels consist of whole patches; any size without patches."""
+    patch = patch_size(backbone) or 1
+    if side % patch:
+        raise ValueError(f"views of {side} pixels do not consist of whole patches of {patch} pixels.")
+
+
 def open_residual_branches(name: str) -> dict[str, Any]:
-    """What timm is told for a ResNet whose residual branches do not start at 0, as they do in timm."""
+    """Arguments that keep the residual branches of a ResNet from starting at zero, as they do by default in timm."""
     import timm
 
     is_resnet = timm.is_model(name) and timm.models.is_model_in_modules(name, ["resnet"])
@@ -85,9 +111,9 @@ def open_residual_branches(name: str) -> dict[str, Any]:
 
 
 def tokens(backbone: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
-    """What forward gives (B, width), which is [CLS] where timm pools by it, and the patch tokens (B, T, width).
+    """Pooled features (B, width), the [CLS] token where timm pools by it, and patch tokens (B, T, width).
 
-    Register and distillation tokens are in neither.
+    Register and distillation tokens are not included.
     """
     if not has_tokens(backbone):
         kind = type(backbone).__name__
@@ -114,22 +140,22 @@ def feature_maps(backbone: nn.Module, images: Tensor, *, layers: Sequence[int] |
 
 
 def masked_tokens(backbone: nn.Module, images: Tensor, hidden: Tensor, mask_token: Tensor) -> tuple[Tensor, Tensor]:
-    """`tokens` of images with patches hidden: `mask_token` (1, width) stands for what they show, not where they are.
+    """`tokens` of images with masked patches: `mask_token` (1, width) replaces their content, not their position.
 
-    hidden: (B, h, w) bool, a value a patch. Nothing hidden gives what `tokens` gives.
+    hidden: (B, h, w) bool, one value per patch. Without any True this equals `tokens`.
     """
     check_maskable(backbone)
     vit: Any = backbone
-    patches = vit.patch_embed(images)  # (B, h, w, width); (B, T, width) for a network of one image size
+    patches = vit.patch_embed(images)  # (B, h, w, width); (B, T, width) if the image size is fixed
     if hidden.numel() != patches[..., 0].numel():
         raise ValueError(f"a mask is {tuple(hidden.shape)}, but needs a value for each patch of {tuple(images.shape)}.")
-    seen = torch.where(hidden.view(*patches.shape[:-1], 1), mask_token.to(patches.dtype), patches)
-    features = vit.norm(vit.blocks(vit.norm_pre(vit.patch_drop(vit._pos_embed(seen)))))
+    masked = torch.where(hidden.view(*patches.shape[:-1], 1), mask_token.to(patches.dtype), patches)
+    features = vit.norm(vit.blocks(vit.norm_pre(vit.patch_drop(vit._pos_embed(masked)))))
     return _pooled_and_patches(backbone, features)
 
 
 def check_maskable(backbone: nn.Module) -> None:
-    """A ValueError unless `masked_tokens` takes the backbone: its forward pass must be that of timm's plain ViT."""
+    """Raise ValueError unless `masked_tokens` supports the backbone: its forward pass must be that of a plain ViT."""
     from timm.models.vision_transformer import VisionTransformer
 
     if getattr(type(backbone), "forward_features", None) is not VisionTransformer.forward_features:

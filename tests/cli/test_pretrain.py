@@ -199,7 +199,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "missing images": (["nowhere/", "--config", "{config}"], "neither a path nor the name"),
     "an empty folder": (["{empty}", "--config", "{config}"], "no image in the folder"),
-    "a text file": (["{prose}", "--config", "{config}"], "is no set of images"),
+    "a text file": (["{prose}", "--config", "{config}"], "is not a set of images"),
     "an unknown split": (["{images}", "--config", "{config}", "--split", "val"], "split"),
     "four channels": (["{images}", "--config", "{config}", "--channels", "4"], "channels"),
     "an unknown backbone": (["{images}", "--config", "{config}", "--method.backbone", "resnet5"], "timm model"),

@@ -16,11 +16,11 @@ from torchvision.transforms import v2
 
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import BadImage, ImageSet, open_images
-from hirl.data.view_recipes import ibot, swav
 from hirl.data.views import Blur, Jitter, View, multi_crop
 from hirl.data.views.render import Batch, ViewRenderer, join
+from hirl.methods import IBOT, SwAV
 
-VIEWS = ibot(32, patch=8, count=2)
+VIEWS = IBOT(backbone_args={"img_size": 32, "patch_size": 8}, local_crops=2).views(32)
 
 
 @pytest.fixture
@@ -94,8 +94,8 @@ def test_two_ranks_see_what_one_would(kind: str, request: pytest.FixtureRequest)
 @pytest.mark.parametrize("kind", ["memory", "files"])
 def test_a_restart_in_mid_epoch_gives_the_rest(kind: str, request: pytest.FixtureRequest) -> None:
     images = request.getfixturevalue(kind)
-    whole = epoch_of(Loader(images, VIEWS, batch_size=4, workers=0), epoch=3)
-    assert_same(epoch_of(Loader(images, VIEWS, batch_size=4, workers=0), epoch=3, start=2), whole[2:])
+    together = epoch_of(Loader(images, VIEWS, batch_size=4, workers=0), epoch=3)
+    assert_same(epoch_of(Loader(images, VIEWS, batch_size=4, workers=0), epoch=3, start=2), together[2:])
 
 
 def test_an_iteration_left_early_does_not_disturb_the_next(files: ImageSet) -> None:
@@ -119,9 +119,9 @@ def test_global_generators_play_no_part_and_are_left_alone(memory: ImageSet) -> 
 
 
 def test_pieces_of_a_large_batch_are_put_together(files: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = epoch_of(Loader(files, VIEWS, batch_size=20, workers=0))
+    together = epoch_of(Loader(files, VIEWS, batch_size=20, workers=0))
     monkeypatch.setattr("hirl.data.loader._LARGEST_PIECE", 3)
-    assert_same(epoch_of(Loader(files, VIEWS, batch_size=20, workers=0)), whole)
+    assert_same(epoch_of(Loader(files, VIEWS, batch_size=20, workers=0)), together)
 
 
 def test_epochs_and_seeds_differ_and_cover_everything(memory: ImageSet) -> None:
@@ -201,14 +201,14 @@ def test_what_workers_are_given_can_be_pickled(files: ImageSet) -> None:
 
 def test_one_channel() -> None:
     grey = open_images(np.random.default_rng(0).integers(0, 256, (12, 32, 32), dtype=np.uint8), channels=1)
-    (batch,) = epoch_of(Loader(grey, swav(32), batch_size=12))
+    (batch,) = epoch_of(Loader(grey, SwAV().views(32), batch_size=12))
     assert batch.views[0].shape == (12, 1, 32, 32)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_bad_files_are_replaced_and_recorded_once(files: ImageSet, workers: int) -> None:
-    (whole,) = epoch_of(Loader(files, VIEWS, batch_size=22, workers=0))
-    clean = dict(zip(whole.index.tolist(), whole.views[0], strict=True))
+    (together,) = epoch_of(Loader(files, VIEWS, batch_size=22, workers=0))
+    clean = dict(zip(together.index.tolist(), together.views[0], strict=True))
     spoil(files, 5, 6, 21)
     loader = Loader(files, VIEWS, batch_size=11, workers=workers)
     for epoch in (0, 1):
@@ -216,7 +216,7 @@ def test_bad_files_are_replaced_and_recorded_once(files: ImageSet, workers: int)
     index = torch.cat([batch.index for batch in batches])
     assert sorted(index.tolist()) == sorted([*({*range(22)} - {5, 6, 21}), 7, 7, 0])
     for number, view in zip(index, torch.cat([b.views[0] for b in batches]), strict=True):
-        assert torch.equal(view, clean[int(number)])  # a stand-in is seen as it is anyway
+        assert torch.equal(view, clean[int(number)])  # a replacement keeps its own views
     assert [bad.index for bad in loader.skipped] == [5, 6, 21]
 
 
@@ -261,7 +261,7 @@ def test_evaluation_ranks_share_the_images_without_repeats(memory: ImageSet) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 51}, "only 50 images"),
@@ -273,8 +273,8 @@ def test_evaluation_ranks_share_the_images_without_repeats(memory: ImageSet) -> 
         ({"batch_size": 4, "std": (0.5, 0.0, 0.5)}, "above 0"),
     ],
 )
-def test_mistakes_are_named(memory: ImageSet, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_mistakes_are_named(memory: ImageSet, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Loader(memory, VIEWS, **options)
 
 

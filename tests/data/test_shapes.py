@@ -169,7 +169,7 @@ def test_polynomials_stand_in_for_sine_and_angle() -> None:
     assert np.abs(turns_of(x, y) - angle).max() < 2e-3
 
 
-# What the pictures tell -----------------------------------------------------------------------------------------------
+# What the pictures show -----------------------------------------------------------------------------------------------
 
 
 def neighbour_accuracy(features: Tensor, labels: Tensor, k: int = 10) -> float:
@@ -179,7 +179,7 @@ def neighbour_accuracy(features: Tensor, labels: Tensor, k: int = 10) -> float:
     return (labels[index].mode(dim=1).values == labels).float().mean().item()
 
 
-def test_colour_does_not_tell_kinds_apart(pictures: Shapes) -> None:
+def test_colour_does_not_distinguish_kinds(pictures: Shapes) -> None:
     pixels = pictures.pixels.float() / 255
     mean_colour = pixels.mean(dim=(2, 3))
     # chance is 2.1 % and 25 %
@@ -187,7 +187,7 @@ def test_colour_does_not_tell_kinds_apart(pictures: Shapes) -> None:
     assert neighbour_accuracy(mean_colour, pictures.labels[:, 2]) < 0.33
 
 
-def test_raw_pixels_tell_little(pictures: Shapes) -> None:
+def test_raw_pixels_are_hardly_informative(pictures: Shapes) -> None:
     flat = functional.normalize(pictures.pixels.flatten(1).float(), dim=1)
     assert neighbour_accuracy(flat, pictures.labels[:, 0]) < 0.10
     assert neighbour_accuracy(flat, pictures.labels[:, 1]) < 0.25
@@ -229,19 +229,19 @@ def painted_without_objects(monkeypatch: pytest.MonkeyPatch, *, setting: bool) -
     def bare(u: Floats, v: Floats) -> Floats:
         return 0 * (u + v) + 9
 
-    recipes = [(own if setting else bare, nothing, marks) for own, _, marks in painting._RECIPES]
-    monkeypatch.setattr(painting, "_RECIPES", recipes)
+    painters = [(own if setting else bare, nothing, marks) for own, _, marks in painting._PAINTERS]
+    monkeypatch.setattr(painting, "_PAINTERS", painters)
     return Shapes(images=1_440, cache=False)
 
 
-def test_the_setting_tells_the_kingdom_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_setting_identifies_the_kingdom_only(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = painted_without_objects(monkeypatch, setting=True)
     features = filter_responses(drawn)
     assert neighbour_accuracy(features, drawn.labels[:, 2]) > 0.5  # chance: a quarter
     assert neighbour_accuracy(features, drawn.labels[:, 1]) < 0.34  # a third, were the kingdom always right
 
 
-def test_the_rest_of_the_background_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rest_of_the_background_is_uninformative(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = painted_without_objects(monkeypatch, setting=False)
     features = filter_responses(drawn)
     assert neighbour_accuracy(features, drawn.labels[:, 2]) < 0.32  # chance: .25 ± .011

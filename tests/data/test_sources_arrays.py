@@ -99,11 +99,11 @@ def test_labels_of_one_or_more_levels() -> None:
         (np.zeros((2, 3, 4, 3), dtype=np.uint8), "in one place"),
         (np.zeros((0, 4, 4), dtype=np.uint8), "which is empty"),
         ((np.zeros((2, 4, 4), dtype=np.uint8), [0]), "2 images but 1 labels"),
-        ((np.zeros((2, 4, 4), dtype=np.uint8), [0.5, 1.0]), "must be whole numbers or names"),
-        ((np.zeros((2, 4, 4), dtype=np.uint8), [0, -1]), "hold -1; class numbers start at 0"),
+        ((np.zeros((2, 4, 4), dtype=np.uint8), [0.5, 1.0]), "must be integers or names"),
+        ((np.zeros((2, 4, 4), dtype=np.uint8), [0, -1]), "contain -1; class numbers start at 0"),
         ((np.zeros((2, 4, 4), dtype=np.uint8), np.zeros((2, 1, 1), dtype=int)), r"must be \(N,\) or \(N, levels\)"),
-        ({"images": 1}, "A dict is no source of images"),
-        (None, "A NoneType is no source"),
+        ({"images": 1}, "A dict is not a source of images"),
+        (None, "A NoneType is not a source"),
     ],
 )
 def test_what_cannot_be_a_set_is_one_clear_sentence(source: Any, message: str) -> None:
@@ -152,7 +152,7 @@ class TestNpz:
     def test_faults_are_named(self, tmp_path: Path) -> None:
         file = tmp_path / "set.npz"
         np.savez(file, weights=noise(3, 4, 4))
-        with pytest.raises(ValueError, match="holds 'weights'; its images must be called 'images'"):
+        with pytest.raises(ValueError, match="holds 'weights'; its images must be named 'images'"):
             open_images(file)
         np.savez(file, images=noise(3, 4, 4), labels=np.arange(2))
         with pytest.raises(ValueError, match="3 images but 2 labels"):
@@ -194,7 +194,7 @@ class TestIdx:
         with pytest.raises(ValueError, match="announces 120 values"):
             open_images(tmp_path)
         self.write(file, noise(6, 4))
-        with pytest.raises(ValueError, match="no idx file of unsigned bytes with 3 dimension"):
+        with pytest.raises(ValueError, match="not an idx file of unsigned bytes with 3 dimension"):
             open_images(tmp_path)
         file.rename(tmp_path / "train-images-idx3-ubyte.gz")
         with pytest.raises(ValueError, match="cannot be read"):

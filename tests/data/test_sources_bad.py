@@ -43,7 +43,7 @@ def images(tmp_path: Path) -> ImageSet:
 
 
 @pytest.mark.parametrize(
-    ("index", "reason"), [(2, "empty"), (3, "cut short"), (7, "no image"), (9, "not a regular file")]
+    ("index", "reason"), [(2, "empty"), (3, "truncated"), (7, "not an image"), (9, "not a regular file")]
 )
 def test_a_bad_file_says_where_and_why(images: ImageSet, index: int, reason: str) -> None:
     with pytest.raises(BadImage, match=reason) as caught:
@@ -57,7 +57,7 @@ def test_a_bad_file_says_where_and_why(images: ImageSet, index: int, reason: str
 
 def test_a_huge_file_is_not_read(images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MAX_BYTES", 100)
-    with pytest.raises(BadImage, match="bytes are more than the 100 allowed"):
+    with pytest.raises(BadImage, match="bytes exceed the limit of 100"):
         images.read(0)
 
 

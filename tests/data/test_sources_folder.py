@@ -105,7 +105,7 @@ def test_images_beside_class_folders_make_it_unlabelled_with_a_word(tmp_path: Pa
     with pytest.warns(UserWarning, match="images beside its class folders"):
         assert open_images(root).labels is None
     assert len(open_images(root, labelled=False)) == 3
-    with pytest.raises(ValueError, match="labelled=True cannot be met"):
+    with pytest.raises(ValueError, match="labelled=True is not possible"):
         open_images(root, labelled=True)
 
 
@@ -136,7 +136,7 @@ def test_an_unlabelled_split_leaves_the_others_their_labels(tmp_path: Path) -> N
     assert test.labels is not None
     assert test.labels.tolist() == [[1]]
     assert open_images(root, split="unlabelled").labels is None
-    with pytest.raises(ValueError, match="unlabelled has no class folders, so labelled=True cannot be met"):
+    with pytest.raises(ValueError, match="unlabelled has no class folders, so labelled=True is not possible"):
         open_images(root, split="unlabelled", labelled=True)
 
 
@@ -254,7 +254,7 @@ class TestCache:
         stored = json.loads(next((root.parent / "cache" / "hirl" / "scans").iterdir()).read_text())
         assert set(stored["folders"]) == {"", "a", "b"}
 
-    def test_a_folder_replaced_by_another_is_seen(self, root: Path) -> None:
+    def test_a_folder_replaced_by_another_is_listed(self, root: Path) -> None:
         scan(root)
         images_at(root.parent, ["other/9.png"])
         (root / "a").rename(root.parent / "old")
@@ -274,20 +274,20 @@ class TestCache:
         assert scan(root) == scan(root)
 
 
-@pytest.mark.parametrize("seen", [True, False])
-def test_a_long_scan_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool) -> None:
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_a_long_scan_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_terminal: bool) -> None:
     screen = io.StringIO()
-    terminal = Console(file=screen, force_terminal=seen)
+    terminal = Console(file=screen, force_terminal=on_terminal)
     monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
     root = images_at(tmp_path / "[red]set", ["a/1.png", "a/2.png", "b/1.png"])
     scan(root)
     assert screen.getvalue() == ""
     monkeypatch.setattr(scanning, "_QUIET_SECONDS", 0.0)
     scan(root)
-    assert ("[red]set" in screen.getvalue()) == seen
+    assert ("[red]set" in screen.getvalue()) == on_terminal
 
 
-def test_a_file_added_right_after_a_scan_is_seen(tmp_path: Path) -> None:
+def test_a_file_added_right_after_a_scan_is_listed(tmp_path: Path) -> None:
     root = images_at(tmp_path / "set", ["0.png"])
     for number in range(1, 40):  # faster than the file system's clock ticks
         images_at(root, [f"{number}.png"])

@@ -100,7 +100,7 @@ def test_bad_rows(tmp_path: Path) -> None:
     }
     features = datasets.Features({"image": datasets.Image()})
     images = open_images(datasets.Dataset.from_dict(rows, features=features))
-    for index, reason in enumerate(("cut short", "no image", "No such file")):
+    for index, reason in enumerate(("truncated", "no image", "No such file")):
         with pytest.raises(BadImage, match=reason):
             images.read(index)
     assert same(images.read(3), 0)

@@ -1,4 +1,4 @@
-"""What the one entry says when there is nothing it can open."""
+"""Error messages of `open_images` for sources that it cannot open."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_a_folder_without_an_image(tmp_path: Path) -> None:
 def test_an_empty_folder_that_hides_a_data_set(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).mkdir()
-    with pytest.raises(ValueError, match=rf"no image in the folder {name}, which goes before the data set of that"):
+    with pytest.raises(ValueError, match=rf"no image in the folder {name}, which takes precedence over the data"):
         open_images(name)
 
 
@@ -50,7 +50,7 @@ def test_a_missing_path(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_set(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4)).save(tmp_path / "one.png")
-    with pytest.raises(ValueError, match=r"one\.png is no set of images; give a folder"):
+    with pytest.raises(ValueError, match=r"one\.png is not a set of images; pass a folder"):
         open_images(tmp_path / "one.png")
 
 

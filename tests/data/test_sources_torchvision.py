@@ -155,7 +155,7 @@ def test_nothing_is_downloaded_unless_asked(tmp_path: Path, monkeypatch: pytest.
         raise RuntimeError("Error downloading\nfrom everywhere.")
 
     monkeypatch.setattr(datasets.CIFAR10, "download", download)
-    with pytest.raises(FileNotFoundError, match=r"cifar10 is not in .*root; ask for its download"):
+    with pytest.raises(FileNotFoundError, match=r"cifar10 is not in .*root; request its download"):
         open_images("cifar10", root=tmp_path / "root")
     assert not (tmp_path / "root").exists()
     assert not asked
@@ -168,7 +168,7 @@ def test_a_folder_of_that_name_comes_first_unless_a_root_is_given(tmp_path: Path
     (tmp_path / "cifar10").mkdir()
     Image.new("RGB", (4, 4)).save(tmp_path / "cifar10" / "1.png")
     assert len(open_images("cifar10")) == 1
-    with pytest.raises(FileNotFoundError, match="ask for its download"):
+    with pytest.raises(FileNotFoundError, match="request its download"):
         open_images("cifar10", root=tmp_path)
-    with pytest.raises(ValueError, match="'photos' is no data set's name; with root= choose one of cifar10"):
+    with pytest.raises(ValueError, match="'photos' is not the name of a data set; with root= choose one of cifar10"):
         open_images("photos", root=tmp_path)

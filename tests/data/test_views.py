@@ -1,4 +1,4 @@
-"""Descriptions of views, the six methods' recipes, drawn colours and masks."""
+"""Descriptions of views, drawn colours and masks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from hirl.data.view_recipes import RECIPES, dino, ibot, local_size, moco_v2, swav
 from hirl.data.views import BlockMask, Blur, Jitter, View, multi_crop, pair
 from hirl.data.views.masks import block_masks
 from hirl.data.views.parameters import colours
@@ -55,28 +54,6 @@ def test_views_of_a_pair_differ() -> None:
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.01
 
 
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("size", [32, 64, 224])
-def test_recipes(name: str, size: int) -> None:
-    views = RECIPES[name](size) if name != "ibot" else ibot(size, patch=8)
-    assert [view.size for view in views[:2]] == [size, size]
-    assert all(view.size == local_size(size) and view.mask is None for view in views[2:])
-    assert len(views) == {"swav": 8, "dino": 12, "ibot": 12}.get(name, 2)
-    assert any(view.blur is not None for view in views) == (size >= 64)
-    assert all((view.mask is not None) == (name == "ibot") for view in views[:2])
-
-
-def test_local_crops_keep_their_proportion() -> None:
-    assert [local_size(size) for size in (32, 64, 96, 224)] == [16, 24, 40, 96]
-
-
-def test_published_figures() -> None:
-    assert moco_v2()[0].scale == (0.2, 1.0)
-    assert swav()[2].scale == (0.05, 0.14)
-    assert [view.solarise for view in dino()[:3]] == [0.0, 0.2, 0.0]
-    assert [view.blur.probability for view in dino()[:3] if view.blur] == [1.0, 0.1, 0.5]
-
-
 def test_masks_have_the_share_asked_for() -> None:
     mask = BlockMask(patch=16)
     hidden = block_masks(mask, 224, 0, 0, np.arange(1500), 0).numpy()
@@ -98,13 +75,13 @@ def test_masks_are_blocks() -> None:
 
 
 def test_masks_do_not_depend_on_their_company() -> None:
-    whole = block_masks(BlockMask(), 64, 1, 2, np.arange(40), 1)
+    together = block_masks(BlockMask(), 64, 1, 2, np.arange(40), 1)
     part = block_masks(BlockMask(), 64, 1, 2, np.array([31, 7]), 1)
-    assert (part == whole[[31, 7]]).all()
+    assert (part == together[[31, 7]]).all()
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "message"),
     [
         (lambda: View(size=0), "View.size"),
         (lambda: View(scale=(0.5, 0.2)), "View.scale"),
@@ -121,6 +98,6 @@ def test_masks_do_not_depend_on_their_company() -> None:
         (lambda: multi_crop((View(),), View(), -1), "count"),
     ],
 )
-def test_mistakes_are_named(make: Callable[[], Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_mistakes_are_named(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()

@@ -40,9 +40,9 @@ def test_neighbouring_addresses_are_independent(
 
 
 def test_a_number_depends_on_its_address_alone() -> None:
-    whole = uniforms(3, 5, np.arange(50), range(4), range(0, 30))
+    together = uniforms(3, 5, np.arange(50), range(4), range(0, 30))
     part = uniforms(3, 5, np.array([17, 4]), [2], range(11, 13))
-    np.testing.assert_array_equal(part[:, 0], whole[[17, 4], 2, 11:13])
+    np.testing.assert_array_equal(part[:, 0], together[[17, 4], 2, 11:13])
 
 
 def test_orders_are_permutations_that_differ_between_epochs_and_seeds() -> None:

@@ -73,26 +73,26 @@ def test_both_paths_match_torchvision(height: int, width: int, size: int, interp
         if box.flip[row]:
             expected = tv.horizontal_flip(expected)
         assert torch.equal(cropped(interleaved(images[row]), here, view), expected)
-        # torchvision rounds to whole levels after either of its two passes: up to one level each way
-        apart = (batched[row] * 255 - expected.float()).abs()
-        assert apart.max() < (1.6 if interpolation == "bilinear" else 2.1)
-        assert apart.mean() < 0.5
+        # torchvision rounds to integers after each of its two passes: up to one level each way
+        difference = (batched[row] * 255 - expected.float()).abs()
+        assert difference.max() < (1.6 if interpolation == "bilinear" else 2.1)
+        assert difference.mean() < 0.5
 
 
 def test_batched_crops_do_not_depend_on_company_or_threads() -> None:
     images = pictures(64, 32, 32)
     box = drawn(64, View(size=32), 32, 32)
-    whole = torch.empty(64, 3, 32, 32)
-    resized_crops(images, box, 32, "bilinear", out=whole)
+    together = torch.empty(64, 3, 32, 32)
+    resized_crops(images, box, 32, "bilinear", out=together)
     threads = torch.get_num_threads()
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
             for rows in (slice(3, 4), slice(0, 32), slice(7, 30)):
                 some = Boxes(box.top[rows], box.left[rows], box.height[rows], box.width[rows], box.flip[rows])
-                part = torch.empty_like(whole[rows])
+                part = torch.empty_like(together[rows])
                 resized_crops(images[rows], some, 32, "bilinear", out=part)
-                assert torch.equal(part, whole[rows])
+                assert torch.equal(part, together[rows])
     finally:
         torch.set_num_threads(threads)
 

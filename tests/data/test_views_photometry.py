@@ -117,7 +117,7 @@ def one_by_one(image: Tensor, drawn: Colours, row: int, mean: Tensor, std: Tenso
 
 
 @pytest.mark.parametrize(("size", "count"), [(24, 80), (224, 6)])
-def test_whole_chain_matches_torchvision(size: int, count: int) -> None:
+def test_all_stages_together_match_torchvision(size: int, count: int) -> None:
     images = torch.randint(
         0, 256, (count, 3, size, size), generator=torch.Generator().manual_seed(2), dtype=torch.uint8
     )
@@ -126,8 +126,8 @@ def test_whole_chain_matches_torchvision(size: int, count: int) -> None:
     ours = photometry.coloured(images, drawn, mean, std)
     for row in range(count):
         expected = one_by_one(images[row] / 255, drawn, row, mean, std)
-        apart = (ours[row] - expected).abs() > 1e-4
-        assert not apart.any()
+        differs = (ours[row] - expected).abs() > 1e-4
+        assert not differs.any()
 
 
 def test_rows_do_not_depend_on_their_company_or_on_threads() -> None:

@@ -1,4 +1,4 @@
-"""The contact sheet shows what it says it shows."""
+"""The contact sheet of views."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from hirl.data.sources import ImageSet, open_images
-from hirl.data.view_recipes import ibot, swav
 from hirl.data.views import BlockMask, View
 from hirl.explore.view_sheet import view_sheet
+from hirl.methods import IBOT, SwAV
 
 
 @pytest.fixture
@@ -42,12 +42,14 @@ def test_masked_patches_are_blank(images: ImageSet) -> None:
 
 
 def test_the_same_call_gives_the_same_sheet(images: ImageSet) -> None:
-    one, other = (view_sheet(images, ibot(32, patch=8), title="iBOT", seed=4) for _ in range(2))
+    views = IBOT(backbone_args={"img_size": 32, "patch_size": 8}).views(32)
+    one, other = (view_sheet(images, views, title="iBOT", seed=4) for _ in range(2))
     assert one.tobytes() == other.tobytes()
-    assert one.tobytes() != view_sheet(images, ibot(32, patch=8), title="iBOT", seed=5).tobytes()
+    assert one.tobytes() != view_sheet(images, views, title="iBOT", seed=5).tobytes()
+    assert one.tobytes() != view_sheet(images, views, title="iBOT", seed=4, epoch=1).tobytes()
 
 
 @pytest.mark.parametrize("rows", [0, [3], [-1], []])
 def test_rows_that_are_not_there_are_named(images: ImageSet, rows: int | list[int]) -> None:
     with pytest.raises(ValueError, match="rows is"):
-        view_sheet(images, swav(32), rows=rows)
+        view_sheet(images, SwAV().views(32), rows=rows)

@@ -1,4 +1,4 @@
-"""No method of ours takes a number that means nothing; what a user's own method is told is its own to judge."""
+"""Built-in methods reject numbers out of range; the arguments of a user's own method are not checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hirl import methods
-from hirl.methods.argument_ranges import ABOVE_0, AT_LEAST, SHARES, check_ranges
+from hirl.methods.argument_ranges import ABOVE_0, AT_LEAST, FRACTIONS, check_ranges
 from hirl.methods.base import Plan
 
 NAMES = [name for name in methods.__all__ if name != "Method"]
@@ -25,7 +25,7 @@ NUMBERS = [
 
 def test_the_table_names_arguments_that_exist() -> None:
     assert len(NUMBERS) > 70
-    assert AT_LEAST.keys() | ABOVE_0 | SHARES <= {argument for _, argument in NUMBERS}
+    assert AT_LEAST.keys() | ABOVE_0 | FRACTIONS <= {argument for _, argument in NUMBERS}
 
 
 @pytest.mark.parametrize(("name", "argument"), NUMBERS)
@@ -53,7 +53,7 @@ def test_what_is_no_number_is_refused(value: Any) -> None:
 
 @pytest.mark.parametrize("value", ["cosine", True, (512, 256), -1, float("nan")])
 @pytest.mark.parametrize("argument", ["dim", "temperature", "lr"])
-def test_what_a_users_own_method_is_told_is_not_judged(argument: str, value: Any) -> None:
+def test_arguments_of_a_users_own_method_are_not_checked(argument: str, value: Any) -> None:
     spec = importlib.util.spec_from_file_location("simclr", Path(__file__).parents[2] / "examples" / "simclr.py")
     assert spec is not None
     assert spec.loader is not None

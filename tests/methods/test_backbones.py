@@ -149,10 +149,10 @@ def test_convolutions_keep_the_channels_of_a_pixel_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ({"name": "vit_smal_patch16_224"}, "close matches are .*vit_small_patch16_224"),
-        ({"name": "0"}, "'0' is not the name of a timm model: timm.list_models"),
+        ({"name": "0"}, "'0' is not the name of a timm model: see timm.list_models"),
         ({"name": "hf_hub:somebody/something"}, "is not the name of a timm model"),
         ({"name": "resnet18", "drop_path": 1.0}, "drop_path is 1.0, but must be at least 0 and below 1"),
         ({"name": "resnet18", "pretrained": True}, "may not set pretrained"),
@@ -160,8 +160,8 @@ def test_convolutions_keep_the_channels_of_a_pixel_together() -> None:
         ({"name": "vit_tiny_patch16_224", "embed_dim": 32}, "cannot be made with .*'embed_dim': 32"),
     ],
 )
-def test_what_cannot_be_made(arguments: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_what_cannot_be_made(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make_backbone(**arguments)
 
 

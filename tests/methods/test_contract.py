@@ -117,7 +117,7 @@ def test_a_step_gives_what_it_should(method: Method, plan: Plan, run: ModuleType
     assert all(value.shape == () and not value.requires_grad for value in output.logs.values())
 
 
-def test_mixed_precision_leaves_the_loss_whole(method: Method, plan: Plan, run: ModuleType) -> None:
+def test_mixed_precision_keeps_the_loss_in_single_precision(method: Method, plan: Plan, run: ModuleType) -> None:
     views = run.random_views(method, plan)
     losses = []
     for mixed in (False, True):
@@ -141,7 +141,7 @@ def test_gradient_reaches_all_that_trains_and_nothing_else(method: Method, plan:
 
 
 def test_heads_train_along(method: Method) -> None:
-    """`param_groups` and `optimiser` take modules the method has never seen."""
+    """`param_groups` and `optimiser` take modules that are not the method's."""
     first = nn.Linear(method.dim, 4)
     heads = nn.Sequential(first, nn.BatchNorm1d(4))
     optimiser = method.optimiser([*method.param_groups(method), *method.param_groups(heads)])
@@ -153,7 +153,7 @@ def test_heads_train_along(method: Method) -> None:
 
 
 def test_z0_and_embed_come_from_the_stated_layers(method: Method, plan: Plan, run: ModuleType) -> None:
-    run.train(method, [run.random_views(method, plan, seed) for seed in range(3)])  # student and teacher part ways
+    run.train(method, [run.random_views(method, plan, seed) for seed in range(3)])  # student and teacher differ
     method.eval()
     views = run.random_views(method, plan, seed=9)
     with torch.no_grad():
@@ -196,7 +196,7 @@ def test_the_loss_falls(name: str, seed: int, small: dict[str, dict[str, Any]], 
     outputs = run.train(method, batches)
     losses = torch.stack([output.loss.detach() for output in outputs])
     assert losses[-6:].mean() < 0.75 * losses.unfold(0, 6, 1).mean(1).max()
-    # It is no collapse: images are told apart.
+    # Images are distinguished: this is not a collapse.
     z0 = F.normalize(outputs[-1].z0.detach(), dim=1)
     assert (z0 @ z0.T).mean() < 0.5
 
@@ -254,7 +254,7 @@ def test_the_encoder_is_a_timm_model(
 def test_parts_of_a_batch_make_one_step(
     name: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
 ) -> None:
-    """Accumulated gradients: queues and centres see the whole batch of a step, once."""
+    """Accumulated gradients: queues and centres take the complete batch of a step, once."""
     if name in ("SimSiam", "MoCoV3", "SwAV"):
         pytest.skip("batch norm, contrast and balanced assignments take each part for a batch of its own")
     ends = []
@@ -298,7 +298,7 @@ def test_channels_of_the_images_are_not_an_argument(
 
 
 # Two processes and one, on the same global batches. Batch norm is the only place where rows of a batch meet inside a
-# network; its groups are counted over the whole batch, so that both arrangements normalise the same rows together.
+# network; its groups are counted over the global batch, so that both arrangements normalise the same rows together.
 TOGETHER: dict[str, tuple[str, dict[str, Any]]] = {
     "MoCoV2, two groups a rank": ("MoCoV2", {"bn_splits": 4}),
     "MoCoV2, one group a rank": ("MoCoV2", {"bn_splits": 2}),

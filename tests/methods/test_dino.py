@@ -41,10 +41,10 @@ def test_loss_and_gradient_against_slow_ones(generator: torch.Generator, views: 
     teacher, centre = torch.randn(2, 5, 7, generator=generator), torch.randn(7, generator=generator)
     terms = []
     for taught in range(2):
-        for seen in range(views):
-            if seen != taught:
+        for view in range(views):
+            if view != taught:
                 target = ((teacher[taught] - centre) / 0.04).softmax(1)
-                terms.append(-(target * (student[seen] / 0.1).log_softmax(1)).sum(1).mean())
+                terms.append(-(target * (student[view] / 0.1).log_softmax(1)).sum(1).mean())
     slow = sum(terms[1:], terms[0]) / len(terms)
     loss, entropy = distillation(student, teacher, centre, student_temperature=0.1, teacher_temperature=0.04)
     torch.testing.assert_close(loss, slow)
@@ -200,7 +200,7 @@ def test_the_loss_takes_the_centre_from_the_teacher(method: DINO, plan: Plan, ru
 # The teacher
 
 
-def test_teacher_starts_as_the_whole_student(method: DINO) -> None:
+def test_teacher_starts_as_a_copy_of_the_student(method: DINO) -> None:
     student = method.student.state_dict()
     assert any(key.startswith("head.") for key in student)
     assert all(torch.equal(tensor, student[key]) for key, tensor in method.teacher.state_dict().items())
@@ -221,15 +221,15 @@ def test_teacher_follows_the_student_of_after_the_step(method: DINO, plan: Plan,
 def test_crops_of_equal_size_share_a_batch_and_the_teacher_sees_global_ones(
     method: DINO, plan: Plan, run: ModuleType
 ) -> None:
-    seen: dict[str, list[tuple[int, ...]]] = {"student": [], "teacher": []}
+    shapes: dict[str, list[tuple[int, ...]]] = {"student": [], "teacher": []}
     for name, network in (("student", method.student), ("teacher", method.teacher)):
         network.backbone.register_forward_pre_hook(
-            lambda _, inputs, name=name: seen[name].append(tuple(inputs[0].shape))
+            lambda _, inputs, name=name: shapes[name].append(tuple(inputs[0].shape))
         )
     views = run.random_views(method, plan)
     assert [view.shape[-1] for view in views] == [32, 32, 16, 16, 16]
     method(views, [None] * len(views), 0)
-    assert seen == {"student": [(32, 3, 32, 32), (48, 3, 16, 16)], "teacher": [(32, 3, 32, 32)]}
+    assert shapes == {"student": [(32, 3, 32, 32), (48, 3, 16, 16)], "teacher": [(32, 3, 32, 32)]}
 
 
 # Drop path
@@ -249,7 +249,7 @@ def test_dropped_branches_are_gone_and_kept_ones_made_up_for() -> None:
     drop_path.draw([path], 2, 4000, torch.device("cpu"))
     factors = path(torch.ones(8000, 3, 2))
     assert factors.unique().tolist() == pytest.approx([0, 1 / 0.75])
-    assert bool((factors == factors[:, :1, :1]).all())  # a sample is dropped whole
+    assert bool((factors == factors[:, :1, :1]).all())  # all tokens of a sample are dropped together
     assert float((factors[:, 0, 0] == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
     assert bool((path.eval()(torch.ones(8000, 3, 2)) == 1).all())
 
@@ -313,10 +313,10 @@ def test_batch_norm_in_the_head_is_an_option(
         assert all(kinds[place + 1] is nn.GELU for place, kind in enumerate(kinds) if kind is nn.BatchNorm1d)
 
 
-def test_a_transformer_with_a_convolutional_stem_has_patches_of_its_whole_stride(run: ModuleType, plan: Plan) -> None:
+def test_a_transformer_with_a_convolutional_stem_has_patches_of_its_total_stride(run: ModuleType, plan: Plan) -> None:
     args = {"img_size": 32, "patch_size": 2, "embed_dim": 32, "depth": 1, "num_heads": 2}
-    told = {"backbone": "vit_tiny_r_s16_p8_224", "backbone_args": args, "dim": 8, "hidden": 16, "prototypes": 10}
-    method = run.built("DINO", told | {"local_crops": 2}, plan)
+    arguments = {"backbone": "vit_tiny_r_s16_p8_224", "backbone_args": args, "dim": 8, "hidden": 16, "prototypes": 10}
+    method = run.built("DINO", arguments | {"local_crops": 2}, plan)
     assert [view.size for view in method.views(32)] == [32, 32, 16, 16]
     assert method.encoder(torch.zeros(2, 3, 16, 16)).shape == (2, 32)
 
@@ -327,24 +327,24 @@ def test_a_transformer_with_a_convolutional_stem_has_patches_of_its_whole_stride
 @pytest.mark.parametrize(
     ("size", "patch", "local"), [(224, 16, 96), (32, 8, 16), (32, 4, 12), (48, 16, 16), (16, 16, 16), (98, 14, 42)]
 )
-def test_local_crops_are_whole_patches(size: int, patch: int, local: int) -> None:
+def test_local_crops_consist_of_patches(size: int, patch: int, local: int) -> None:
     args = {"img_size": 224, "patch_size": patch, "embed_dim": 32, "depth": 1, "num_heads": 2}
     assert DINO(backbone="vit_tiny_patch16_224", backbone_args=args).views(size)[-1].size == local
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"backbone": "resnet18", "backbone_args": None}, "'resnet18' has batch norm, but DINO takes networks without"),
         ({"local_size": 12}, "views of 12 pixels do not consist of whole patches of 8 pixels"),
         ({"student_temperature": 0.0}, "student_temperature is 0.0, but must be above 0"),
-        ({"teacher_momentum": 1.1}, "teacher_momentum is 1.1, but must lie between 0 and 1"),
+        ({"teacher_momentum": 1.1}, "teacher_momentum is 1.1, but must be between 0 and 1"),
         ({"clip": 0.0}, "clip is 0.0, but must be above 0"),
         ({"local_crops": -1}, "local_crops is -1, but must be at least 0"),
     ],
 )
 def test_what_cannot_be_built(
-    changes: dict[str, Any], words: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+    changes: dict[str, Any], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         run.built("DINO", small["DINO"] | changes, plan)

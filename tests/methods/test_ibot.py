@@ -19,7 +19,7 @@ from hirl.methods.ibot import patch_distillation
 
 @pytest.fixture
 def method(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> IBOT:
-    """With student and teacher apart, centres off 0 and a mask token that is something."""
+    """With a teacher that differs from the student, centres and a mask token that are not 0."""
     built: IBOT = run.built("IBOT", small["IBOT"], plan)
     run.train(built, [run.random_views(built, plan, seed) for seed in range(3)])
     with torch.no_grad():
@@ -70,38 +70,38 @@ def test_masks_have_a_value_for_each_patch_of_the_backbone(small: dict[str, dict
 def test_patch_loss_and_gradient_against_slow_ones(generator: torch.Generator) -> None:
     hidden = torch.rand(5, 3, 4, generator=generator) < 0.4
     hidden[2] = False  # nothing hidden: counts as 0, and as a crop
-    whole = (3 * torch.randn(5, 12, 7, generator=generator)).requires_grad_()
-    seen, centre = torch.randn(5, 12, 7, generator=generator), torch.randn(7, generator=generator)
+    student = (3 * torch.randn(5, 12, 7, generator=generator)).requires_grad_()
+    teacher, centre = torch.randn(5, 12, 7, generator=generator), torch.randn(7, generator=generator)
     slow = torch.zeros(())
     for crop in range(5):
         terms = []
         for place in hidden[crop].flatten().nonzero().flatten().tolist():
-            target = ((seen[crop, place] - centre) / 0.04).softmax(0)
-            terms.append(-(target * (whole[crop, place] / 0.1).log_softmax(0)).sum())
+            target = ((teacher[crop, place] - centre) / 0.04).softmax(0)
+            terms.append(-(target * (student[crop, place] / 0.1).log_softmax(0)).sum())
         slow = slow + (torch.stack(terms).mean() if terms else 0.0) / 5
     flat = hidden.flatten(1)
     loss = patch_distillation(
-        whole[flat], seen[flat], hidden, centre, student_temperature=0.1, teacher_temperature=0.04
+        student[flat], teacher[flat], hidden, centre, student_temperature=0.1, teacher_temperature=0.04
     )
     torch.testing.assert_close(loss, slow)
-    torch.testing.assert_close(torch.autograd.grad(loss, whole), torch.autograd.grad(slow, whole))
+    torch.testing.assert_close(torch.autograd.grad(loss, student), torch.autograd.grad(slow, student))
     theirs = IBOTPatchLoss(7, teacher_temp=0.04)
     theirs.center.value.copy_(centre)
-    torch.testing.assert_close(loss, theirs(seen[flat], whole[flat], hidden))
+    torch.testing.assert_close(loss, theirs(teacher[flat], student[flat], hidden))
 
 
 def test_a_steps_losses_against_slow_ones(method: IBOT, plan: Plan, run: ModuleType) -> None:
-    """The student sees masked global and whole local crops, the teacher whole global ones; each loss has its centre."""
+    """The student gets masked global and unmasked local crops, the teacher unmasked global ones; a centre per loss."""
     views, masks = run.random_views(method, plan), random_masks(method, plan)
     hidden = hidden_of(masks)
     assert 0 < int(hidden.any((1, 2)).sum()) < len(hidden)
     method.eval()
     with torch.no_grad():
         output = method(views, masks, 60)
-        seen = method.student.backbone.patch_embed(torch.cat(views[:2]))  # type: ignore[operator]
-        seen[hidden] = method.mask_token
+        masked = method.student.backbone.patch_embed(torch.cat(views[:2]))  # type: ignore[operator]
+        masked[hidden] = method.mask_token
         vit: Any = method.student.backbone
-        features = vit.norm(vit.blocks(vit._pos_embed(seen)))
+        features = vit.norm(vit.blocks(vit._pos_embed(masked)))
         student = [*method.student.head(features[:, 0])[1].chunk(2)]
         student += [method.student.head(vit(view))[1] for view in views[2:]]
         pooled, patches = tokens(method.teacher.backbone, torch.cat(views[:2]))
@@ -118,7 +118,7 @@ def test_a_steps_losses_against_slow_ones(method: IBOT, plan: Plan, run: ModuleT
     torch.testing.assert_close(output.logs["class_loss"], class_loss)
     torch.testing.assert_close(output.logs["patch_loss"], patch_loss)
     torch.testing.assert_close(output.loss, class_loss + patch_loss)
-    # z⁰ is the student's of the masked first view, its target the teacher's of the whole second.
+    # z⁰ is the student's of the masked first view, its target the teacher's of the unmasked second.
     torch.testing.assert_close(output.z0, method.student.head.mlp(features[: plan.batch_size, 0]))
     torch.testing.assert_close(output.target_z0, method.embed(views[1]))
 
@@ -132,8 +132,8 @@ def test_loss_is_the_mean_over_images(method: IBOT, plan: Plan, run: ModuleType)
             method([view.chunk(2)[half] for view in views], [m if m is None else m.chunk(2)[half] for m in masks], 0)
             for half in range(2)
         ]
-        whole = method(views, masks, 0)
-    torch.testing.assert_close((halves[0].loss + halves[1].loss) / 2, whole.loss)
+        together = method(views, masks, 0)
+    torch.testing.assert_close((halves[0].loss + halves[1].loss) / 2, together.loss)
 
 
 def test_hidden_patches_are_learned(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
@@ -249,14 +249,14 @@ def test_crops_and_patches_share_one_head(method: IBOT) -> None:
 def test_crops_of_equal_size_share_a_batch_and_the_teacher_sees_global_ones(
     method: IBOT, plan: Plan, run: ModuleType
 ) -> None:
-    seen: dict[str, list[tuple[int, ...]]] = {"student": [], "teacher": []}
+    shapes: dict[str, list[tuple[int, ...]]] = {"student": [], "teacher": []}
     for name, network in (("student", method.student), ("teacher", method.teacher)):
         network.backbone.get_submodule("patch_embed").register_forward_pre_hook(
-            lambda _, inputs, name=name: seen[name].append(tuple(inputs[0].shape))
+            lambda _, inputs, name=name: shapes[name].append(tuple(inputs[0].shape))
         )
     views = run.random_views(method, plan)
     method(views, random_masks(method, plan), 0)
-    assert seen == {"student": [(32, 3, 32, 32), (48, 3, 16, 16)], "teacher": [(32, 3, 32, 32)]}
+    assert shapes == {"student": [(32, 3, 32, 32), (48, 3, 16, 16)], "teacher": [(32, 3, 32, 32)]}
     assert method.teacher.drop_paths == ()
     assert len(method.student.drop_paths) == 2
 
@@ -273,7 +273,7 @@ def test_global_and_local_crops_drop_their_own_paths(
     assert drawn == [2 * plan.batch_size, 3 * plan.batch_size]
 
 
-def test_teacher_starts_as_the_whole_student(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
+def test_teacher_starts_as_a_copy_of_the_student(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
     method: IBOT = run.built("IBOT", small["IBOT"], plan)
     student, teacher = method.student.state_dict(), method.teacher.state_dict()
     assert student.keys() == teacher.keys()
@@ -284,7 +284,7 @@ def test_teacher_starts_as_the_whole_student(small: dict[str, dict[str, Any]], p
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"backbone": "resnet18", "backbone_args": None}, "'resnet18' has batch norm, but IBOT takes networks without"),
         (
@@ -294,11 +294,11 @@ def test_teacher_starts_as_the_whole_student(small: dict[str, dict[str, Any]], p
         ({"backbone": "eva02_tiny_patch14_224", "backbone_args": None}, "Eva has no patches to hide"),
         ({"local_size": 12}, "views of 12 pixels do not consist of whole patches of 8 pixels"),
         ({"teacher_temperature": 0.0}, "teacher_temperature is 0.0, but must be above 0"),
-        ({"centre_momentum": 1.1}, "centre_momentum is 1.1, but must lie between 0 and 1"),
+        ({"centre_momentum": 1.1}, "centre_momentum is 1.1, but must be between 0 and 1"),
     ],
 )
 def test_what_cannot_be_built(
-    changes: dict[str, Any], words: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+    changes: dict[str, Any], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         run.built("IBOT", small["IBOT"] | changes, plan)

@@ -88,7 +88,7 @@ def test_velocity_is_part_of_the_state(generator: torch.Generator) -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match="momentum is -1, but LARS takes values of at least 0"):
+    with pytest.raises(ValueError, match="momentum is -1, but must be at least 0 for LARS"):
         LARS([nn.Parameter(torch.ones(1))], lr=1.0, momentum=-1)
-    with pytest.raises(ValueError, match="takes no closure"):
+    with pytest.raises(ValueError, match="does not support a closure"):
         LARS([nn.Parameter(torch.ones(1))], lr=1.0).step(lambda: 0.0)

@@ -105,7 +105,7 @@ def test_queue_takes_the_keys_after_the_loss_oldest_first(method: MoCoV2, plan: 
         before = method.queue.clone()
         output = run.take_step(method, optimiser, [run.random_views(method, plan, step)], step)
         loss, _ = info_nce(output.z0, output.target_z0, before, method.temperature)
-        assert torch.equal(loss, output.loss)  # the loss has not seen the new keys
+        assert torch.equal(loss, output.loss)  # the new keys are not part of the loss
         place = slice(0, 16) if step % 2 == 0 else slice(16, 32)
         before[place] = F.normalize(output.target_z0, dim=1)
         torch.testing.assert_close(method.queue, before)
@@ -176,7 +176,7 @@ def test_splitting_keeps_the_weights_and_reaches_every_batch_norm() -> None:
 
 
 def test_batch_norm_that_cannot_be_split_says_so() -> None:
-    with pytest.raises(ValueError, match="bn_splits is 2, but BatchNormAct2d cannot be split: choose 1"):
+    with pytest.raises(ValueError, match="bn_splits is 2, but BatchNormAct2d cannot be split: use bn_splits 1"):
         split_batch_norm(make_backbone("mobilenetv3_small_050"), 2)
 
 
@@ -234,10 +234,10 @@ def test_groups_that_the_batch_does_not_make(
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"), [({"momentum": 1.5}, "momentum is 1.5"), ({"temperature": 0.0}, "above 0")]
+    ("changes", "message"), [({"momentum": 1.5}, "momentum is 1.5"), ({"temperature": 0.0}, "above 0")]
 )
 def test_values_out_of_range(
-    changes: dict[str, float], words: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+    changes: dict[str, float], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         run.built("MoCoV2", small["MoCoV2"] | changes, plan)

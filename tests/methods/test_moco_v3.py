@@ -75,13 +75,13 @@ def test_each_view_is_contrasted_with_the_other(method: MoCoV3, plan: Plan, run:
 
 
 def test_the_views_share_a_pass_of_each_backbone(method: MoCoV3, plan: Plan, run: ModuleType) -> None:
-    seen: dict[str, list[tuple[int, ...]]] = {"query": [], "key": []}
+    shapes: dict[str, list[tuple[int, ...]]] = {"query": [], "key": []}
     for name, network in (("query", method.query), ("key", method.key)):
         network.backbone.register_forward_pre_hook(
-            lambda _, inputs, name=name: seen[name].append(tuple(inputs[0].shape))
+            lambda _, inputs, name=name: shapes[name].append(tuple(inputs[0].shape))
         )
     method(run.random_views(method, plan), [None, None], 0)
-    assert seen == {"query": [(32, 3, 32, 32)], "key": [(32, 3, 32, 32)]}
+    assert shapes == {"query": [(32, 3, 32, 32)], "key": [(32, 3, 32, 32)]}
 
 
 def test_views_are_asymmetric() -> None:
@@ -267,8 +267,8 @@ def test_adamw_decays_every_weight(method: MoCoV3) -> None:
 def test_a_convolutional_stem_is_trained_and_its_positions_are_not(
     small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
 ) -> None:
-    told = {"backbone": "vit_tiny_r_s16_p8_224", "backbone_args": TINY | {"patch_size": 2}}
-    encoder = run.built("MoCoV3", small["MoCoV3"] | told, plan).encoder
+    changes = {"backbone": "vit_tiny_r_s16_p8_224", "backbone_args": TINY | {"patch_size": 2}}
+    encoder = run.built("MoCoV3", small["MoCoV3"] | changes, plan).encoder
     assert all(weight.requires_grad for weight in encoder.patch_embed.parameters())
     assert not encoder.pos_embed.requires_grad
 
@@ -277,22 +277,25 @@ def test_a_convolutional_stem_is_trained_and_its_positions_are_not(
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
-        ({"backbone": "resnet18", "backbone_args": None}, "'resnet18' is no plain vision transformer with positions"),
-        ({"backbone_args": TINY | {"pos_embed": "none"}}, "is no plain vision transformer with positions"),
+        (
+            {"backbone": "resnet18", "backbone_args": None},
+            "'resnet18' is not a plain vision transformer with position",
+        ),
+        ({"backbone_args": TINY | {"pos_embed": "none"}}, "is not a plain vision transformer with position embeddings"),
         ({"backbone_args": TINY | {"embed_dim": 34}}, "tokens of width 34, .* multiple of 4"),
         ({"backbone_args": TINY | {"patch_size": 5}}, "views of 32 pixels do not consist of whole patches of 5 pixels"),
         ({"dim": 0}, "dim is 0, but must be at least 1"),
         ({"hidden": 0}, "hidden is 0, but"),
-        ({"momentum": 1.5}, "momentum is 1.5, but must lie between 0 and 1"),
+        ({"momentum": 1.5}, "momentum is 1.5, but must be between 0 and 1"),
         ({"temperature": 0.0}, "temperature is 0.0, but must be above 0"),
     ],
 )
 def test_what_cannot_be_built(
-    changes: dict[str, Any], words: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+    changes: dict[str, Any], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         run.built("MoCoV3", small["MoCoV3"] | changes, plan)
 
 

@@ -12,8 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl.data import view_recipes
-from hirl.methods import SimSiam
+from hirl.methods import MoCoV2, SimSiam
 from hirl.methods.base import Plan
 from hirl.methods.parts import ranks
 from hirl.methods.parts.sync_batch_norm import SyncBatchNorm
@@ -80,12 +79,12 @@ def test_a_step_against_the_layers_spelled_out(method: SimSiam, plan: Plan, run:
     torch.testing.assert_close(gradients, {name: weight.grad for name, weight in method.named_parameters()})
 
 
-def test_views_are_encoded_once_and_apart(method: SimSiam, plan: Plan, run: ModuleType) -> None:
-    seen: dict[str, list[tuple[int, ...]]] = {"encoder": [], "predictor": []}
+def test_views_are_encoded_once_and_separately(method: SimSiam, plan: Plan, run: ModuleType) -> None:
+    shapes: dict[str, list[tuple[int, ...]]] = {"encoder": [], "predictor": []}
     for name, network in (("encoder", method.encoder), ("predictor", method.predictor)):
-        network.register_forward_pre_hook(lambda _, inputs, name=name: seen[name].append(tuple(inputs[0].shape)))
+        network.register_forward_pre_hook(lambda _, inputs, name=name: shapes[name].append(tuple(inputs[0].shape)))
     method(run.random_views(method, plan), [None, None], 0)
-    assert seen == {"encoder": [(16, 3, 32, 32)] * 2, "predictor": [(16, method.dim)] * 2}
+    assert shapes == {"encoder": [(16, 3, 32, 32)] * 2, "predictor": [(16, method.dim)] * 2}
     counts = {int(tensor) for key, tensor in method.state_dict().items() if key.endswith("num_batches_tracked")}
     assert counts == {2}  # each view moved the running statistics
 
@@ -137,7 +136,7 @@ def test_predictor_is_a_bottleneck_with_a_plain_output(method: SimSiam) -> None:
     assert [name for name, _ in last.named_parameters()] == ["weight", "bias"]
 
 
-def test_hidden_layers_are_as_wide_as_told(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
+def test_hidden_layers_have_the_given_width(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
     method: SimSiam = run.built("SimSiam", small["SimSiam"] | {"hidden": 20}, plan)
     linear = [layer for layer in layers_of(method.network.get_submodule("projector")) if isinstance(layer, nn.Linear)]
     assert [layer.out_features for layer in linear] == [20, 20, method.dim]
@@ -159,7 +158,7 @@ def test_residual_branches_start_closed(method: SimSiam) -> None:
 
 
 def test_views_are_those_of_moco_v2() -> None:
-    assert SimSiam().views(224) == view_recipes.moco_v2(224)
+    assert SimSiam().views(224) == MoCoV2().views(224)
     assert len(SimSiam().views(224)) == 2
 
 
@@ -207,7 +206,7 @@ def test_sgd_decays_every_weight(method: SimSiam) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"dim": 0}, "dim is 0, but must be at least 1"),
         ({"hidden": -4}, "hidden is -4, but"),
@@ -215,9 +214,9 @@ def test_sgd_decays_every_weight(method: SimSiam) -> None:
     ],
 )
 def test_widths_out_of_range(
-    changes: dict[str, Any], words: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+    changes: dict[str, Any], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         run.built("SimSiam", small["SimSiam"] | changes, plan)
 
 

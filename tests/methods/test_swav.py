@@ -114,11 +114,11 @@ def test_assignments_are_balanced_over_the_rows_of_all_ranks(
 ) -> None:
     """With one round the other rank's sums are known beforehand."""
     scores = 2 * torch.rand(2, 12, 5, generator=generator) - 1
-    whole = sinkhorn(scores, epsilon=0.05, iterations=1)
+    joint = sinkhorn(scores, epsilon=0.05, iterations=1)
     mine, other = scores.chunk(2, dim=1)
     others = ((other - 1) / 0.05).exp().sum(1)
     monkeypatch.setattr(ranks, "mean", lambda sums: (sums + others) / 2)
-    torch.testing.assert_close(sinkhorn(mine, epsilon=0.05, iterations=1), whole[:, :6])
+    torch.testing.assert_close(sinkhorn(mine, epsilon=0.05, iterations=1), joint[:, :6])
 
 
 def test_the_farthest_cosines_are_still_numbers() -> None:
@@ -175,12 +175,12 @@ def test_batch_norm_of_the_embeddings_is_an_option(
 def test_crops_of_equal_size_share_a_batch_and_all_share_the_projectors(
     method: SwAV, plan: Plan, run: ModuleType
 ) -> None:
-    seen: list[tuple[int, ...]] = []
+    shapes: list[tuple[int, ...]] = []
     for module in (method.network.backbone, method.network.head):
-        module.register_forward_pre_hook(lambda _, inputs: seen.append(tuple(inputs[0].shape)))
+        module.register_forward_pre_hook(lambda _, inputs: shapes.append(tuple(inputs[0].shape)))
     views = run.random_views(method, plan)
     method(views, [None] * len(views), 0)
-    assert seen == [(32, 3, 32, 32), (32, 3, 16, 16), (64, 16)]
+    assert shapes == [(32, 3, 32, 32), (32, 3, 16, 16), (64, 16)]
 
 
 def test_batch_norm_is_over_all_ranks(
@@ -250,11 +250,11 @@ def test_queue_takes_all_parts_of_a_batch(queued: SwAV, plan: Plan, run: ModuleT
     optimiser = queued.optimiser(queued.param_groups(queued))
     views = run.random_views(queued, plan)
     parts = [[view.chunk(2)[part] for view in views] for part in range(2)]
-    seen: list[Tensor] = []
-    queued.network.register_forward_hook(lambda _, __, z0: seen.append(F.normalize(z0.detach(), dim=1)))
+    embeddings: list[Tensor] = []
+    queued.network.register_forward_hook(lambda _, __, z0: embeddings.append(F.normalize(z0.detach(), dim=1)))
     run.take_step(queued, optimiser, parts, 5)
     torch.testing.assert_close(
-        queued.queue[16:], torch.cat([z0[:16].unflatten(0, (2, 8)).transpose(0, 1) for z0 in seen])
+        queued.queue[16:], torch.cat([z0[:16].unflatten(0, (2, 8)).transpose(0, 1) for z0 in embeddings])
     )
     assert float(queued.queue[:16].abs().max()) == 0
 
@@ -274,7 +274,7 @@ def test_lars_scales_and_decays_every_weight(method: SwAV) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
         ({"queue_length": 40}, "queue_length is 40, .* batch of 16 images over all ranks, or 0 for no queue: 32 fits"),
         ({"queue_length": -16}, "queue_length is -16, .* 16 fits"),
@@ -288,7 +288,7 @@ def test_lars_scales_and_decays_every_weight(method: SwAV) -> None:
     ],
 )
 def test_what_cannot_be_built(
-    changes: dict[str, Any], words: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+    changes: dict[str, Any], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
 ) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         run.built("SwAV", small["SwAV"] | changes, plan)

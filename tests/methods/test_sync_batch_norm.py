@@ -57,8 +57,8 @@ def test_ranks_normalise_as_one(
     rows = 3 + torch.randn(WORLD * shape[0], *shape[1:], generator=generator, dtype=torch.double)
     rows[: shape[0]] *= 2  # the ranks' own statistics differ
     upstream = torch.randn(rows.shape, generator=generator, dtype=torch.double)
-    whole = rows.clone().requires_grad_()
-    expected = plain(whole)
+    joined = rows.clone().requires_grad_()
+    expected = plain(joined)
     (expected * upstream).sum().backward()
 
     def on_a_rank(rank: int) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ def test_ranks_normalise_as_one(
     with ThreadPoolExecutor(WORLD) as pool:
         results, gradients = zip(*pool.map(on_a_rank, range(WORLD)), strict=True)
     torch.testing.assert_close(torch.cat(results), expected.detach())
-    torch.testing.assert_close(torch.cat(gradients), whole.grad)
+    torch.testing.assert_close(torch.cat(gradients), joined.grad)
     for name, parameter in plain.named_parameters():  # each rank has its rows' part
         torch.testing.assert_close(sum(dict(norm.named_parameters())[name].grad for norm in synced), parameter.grad)
     for norm in synced:
@@ -117,12 +117,12 @@ def test_alone_batch_norm_stays_plain() -> None:
 
 @pytest.mark.usefixtures("two_ranks")
 @pytest.mark.parametrize(
-    ("network", "words"),
+    ("network", "message"),
     [
         (lambda: make_backbone("mobilenetv3_small_050"), "BatchNormAct2d cannot be synchronised over 2 ranks"),
-        (lambda: nn.Sequential(nn.BatchNorm1d(4, momentum=None)), "cannot be synchronised .* no moving statistics"),
+        (lambda: nn.Sequential(nn.BatchNorm1d(4, momentum=None)), "cannot be synchronised .* no running statistics"),
     ],
 )
-def test_batch_norm_that_cannot_be_synchronised_says_so(network: Callable[[], nn.Module], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+def test_batch_norm_that_cannot_be_synchronised_says_so(network: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         synchronise_batch_norm(network())

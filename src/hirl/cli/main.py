@@ -13,11 +13,12 @@ from hirl.cli.compare import COMPARE
 from hirl.cli.demo import DEMO
 from hirl.cli.embed import EMBED
 from hirl.cli.evaluate import EVALUATE
-from hirl.cli.images import IMAGES, VIEWS
+from hirl.cli.images import IMAGES
 from hirl.cli.pretrain import PRETRAIN, STOPPED
 from hirl.cli.runs import RUNS
 from hirl.cli.show import SHOW
 from hirl.cli.tune import TUNE
+from hirl.cli.views import VIEWS
 from hirl.config.parser import Parser
 
 COMMANDS = {
@@ -40,7 +41,7 @@ examples:
   hirl embed runs/photos-dino-hirl-0 --out z.npz       features, z0 … zL and paths of its images, for use elsewhere
   hirl show runs/photos-dino-hirl-0                    a run as a page of text
   hirl images photos/ --out sheet.png                  what is in a folder, and a contact sheet of it
-  hirl views photos/ --method dino --out views.png     the crops that a method trains on
+  hirl views photos/ --method DINO --out views.png     the views that a method trains on
   hirl cluster features.npy --out tree.safetensors     a tree over features of your own, levels chosen to fit
   hirl cluster features.npy --levels 3000 300 30 --out tree.safetensors
 

@@ -1,7 +1,4 @@
-"""A sample's way in: sources of images, the built-in pictures, and the views a network sees of them.
-
-The names load when they are first used.
-"""
+"""From images to batches: sources, the built-in pictures, views and loaders. Names are imported on first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -16,6 +13,7 @@ if TYPE_CHECKING:
     from hirl.data.sources import Skipped as Skipped
     from hirl.data.sources import in_memory as in_memory
     from hirl.data.sources import open_images as open_images
+    from hirl.data.sources import open_in_memory as open_in_memory
     from hirl.data.sources import open_source as open_source
     from hirl.data.sources import read_or_replace as read_or_replace
     from hirl.data.stream_loader import StreamLoader as StreamLoader
@@ -35,6 +33,7 @@ _HOMES = {
     "View": "views",
     "in_memory": "sources",
     "open_images": "sources",
+    "open_in_memory": "sources",
     "open_source": "sources",
     "read_or_replace": "sources",
 }

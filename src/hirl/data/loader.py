@@ -1,7 +1,7 @@
-"""Batches of views in an order of (seed, epoch): any worker count, any number of ranks, from any batch on.
+"""Batches of views, a function of (seed, epoch) for any number of workers and ranks, from any batch on.
 
-An epoch's order is cut into global batches and each of those into the ranks' shares, so that two processes together
-see what one alone would. Tasks carry their epoch with them: workers keep running from one epoch to the next.
+The order of an epoch is cut into global batches, and each of those into one share per rank, so that two processes
+together get the same images as a single one. Tasks carry their epoch, so workers persist across epochs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hirl.data.views import View
 from hirl.data.views.draws import Ints, permutation
 from hirl.data.views.render import Batch, CentreRenderer, Normalisation, Piece, ViewRenderer, is_batched, join
 
-_LARGEST_PIECE = 64  # images a worker hands over at once: bounds the wait for the first batch and shared memory
+_LARGEST_PIECE = 64  # images per task of a worker: limits shared memory and the wait for the first batch
 _BATCHES_AHEAD = 2
 _Task = tuple[int, Ints]  # epoch, indices
 
@@ -35,7 +35,7 @@ class _Renderer(Protocol):
 
 
 class _Pieces(Dataset[Piece | BadImage]):
-    """The workers' side: a task in, a piece of a batch out."""
+    """The part that runs in workers: turns a task into a piece of a batch."""
 
     def __init__(self, renderer: _Renderer) -> None:
         self.renderer = renderer
@@ -44,12 +44,12 @@ class _Pieces(Dataset[Piece | BadImage]):
         epoch, indices = task
         try:
             return self.renderer.begin(indices, epoch)
-        except BadImage as bad:  # raised again where the caller is: torch would turn it into a RuntimeError
+        except BadImage as bad:  # raised again in the main process: torch would turn it into a RuntimeError
             return bad
 
 
 class _Tasks(Sampler[_Task]):
-    """What the workers are asked for; set anew before each epoch."""
+    """The tasks of an epoch, set before it starts."""
 
     def __init__(self) -> None:
         self.tasks: list[_Task] = []
@@ -59,18 +59,18 @@ class _Tasks(Sampler[_Task]):
 
 
 class _Batches:
-    """The main process's side, common to training and evaluation."""
+    """The part that runs in the main process, common to training and evaluation."""
 
     def __init__(self, renderer: _Renderer, *, workers: int | None, batch: int, skipped: Skipped | None) -> None:
         self.skipped = Skipped() if skipped is None else skipped
         self.waited = 0.0  # seconds the caller has waited for batches, over all epochs
         self.workers = default_workers(renderer.images) if workers is None else workers
         if self.workers < 0:
-            raise ValueError(f"workers is {workers}, but must be at least 0, or None to choose by itself.")
+            raise ValueError(f"workers is {workers}, but must be at least 0, or None for the default.")
         if self.workers and is_batched(renderer.images) and renderer.device.type != "cpu":
             raise ValueError(
                 f"workers is {workers}, but views of small images in memory are made on {renderer.device} itself: "
-                "choose 0, or None to choose by itself."
+                "use 0, or None for the default."
             )
         self._renderer = renderer
         self._tasks = _Tasks()
@@ -83,7 +83,7 @@ class _Batches:
             persistent_workers=self.workers > 0,
             prefetch_factor=-(-_BATCHES_AHEAD * per_batch // self.workers) if self.workers else None,
             pin_memory=renderer.device.type == "cuda",
-            generator=torch.Generator(),  # or torch's global one moves on with every epoch
+            generator=torch.Generator(),  # or every epoch would advance torch's global generator
         )
 
     def _run(self, shares: list[Ints], epoch: int) -> Iterator[Batch]:
@@ -110,7 +110,7 @@ def _or_raise(piece: Piece | BadImage) -> Piece:
 
 
 def default_workers(images: ImageSet) -> int:
-    """0 for arrays of small images, made in whole batches; else the cores this process may use, up to 8."""
+    """0 for arrays of small images, which are processed batch by batch; else the available cores, at most 8."""
     if is_batched(images):
         return 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -133,7 +133,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 def normalisation(
     images: ImageSet, mean: tuple[float, ...] | None = None, std: tuple[float, ...] | None = None
 ) -> Normalisation:
-    """ImageNet's figures unless told otherwise; for grey images, the mean over their channels."""
+    """The given mean and std, or by default ImageNet's; for greyscale images, their mean over the channels."""
     grey = images.channels == 1
     chosen = Normalisation(
         mean if mean is not None else (sum(IMAGENET_MEAN) / 3,) if grey else IMAGENET_MEAN,
@@ -148,7 +148,7 @@ def normalisation(
 
 
 class Loader(_Batches):
-    """Random views of a set of images. `set_epoch` says which epoch, and from which batch, the next iteration gives."""
+    """Random views of a set of images. `set_epoch` sets the epoch, and the first batch, of the next iteration."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class Loader(_Batches):
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
     ) -> None:
-        """batch_size is the global one, over all ranks."""
+        """`batch_size` is the global one, over all ranks."""
         _check_images(images)
         _check_ranks(rank, world_size)
         if not views:
@@ -203,7 +203,7 @@ class Loader(_Batches):
         super().__init__(self.renderer, workers=workers, batch=batch_size // world_size, skipped=skipped)
 
     def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
-        """For the next iteration; what came before has no bearing on it."""
+        """Set the epoch and the first batch of the next iteration, independently of earlier ones."""
         if epoch < 0 or not 0 <= start_batch <= len(self):
             raise ValueError(
                 f"epoch is {epoch} and start_batch {start_batch}, but they must be at least 0, and start_batch at "
@@ -213,7 +213,7 @@ class Loader(_Batches):
         self.start_batch = start_batch
 
     def __len__(self) -> int:
-        """Batches in a whole epoch."""
+        """Batches per epoch."""
         return self._count // self.batch_size if self.drop_last else -(-self._count // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -225,7 +225,7 @@ class Loader(_Batches):
 
 
 class EvaluationLoader(_Batches):
-    """Each image once, in order: resized, centre-cropped, normalised. Ranks take every world_size-th image."""
+    """Each image once, in order: resized, centre-cropped, normalised. Each rank takes every world_size-th image."""
 
     def __init__(
         self,
@@ -244,9 +244,9 @@ class EvaluationLoader(_Batches):
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
     ) -> None:
-        """resize: the shorter side before the crop; by default 256/224 of size, from 96 pixels up, and size below.
+        """`resize`: the shorter side before the crop; by default 256/224 of `size`, or `size` itself below 96 pixels.
 
-        batch_size is per rank here: nothing depends on it.
+        `batch_size` is per rank here: the result does not depend on it.
         """
         _check_images(images)
         _check_ranks(rank, world_size)

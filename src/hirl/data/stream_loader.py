@@ -1,4 +1,4 @@
-"""Batches of views of a stream of images: what `Loader` is for indexed sets, for tar shards that have no index."""
+"""Batches of views of a stream of images: the counterpart of `Loader` for tar shards, which have no index."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from hirl.data.sources import BadImage, ImageSet, ImageStream, Skipped
 from hirl.data.views import View
 from hirl.data.views.render import Batch, Piece, ViewRenderer, join
 
-_PIECE = 64  # images a worker hands over at once
+_PIECE = 64  # images per piece that a worker returns
 
 
 class StreamLoader:
-    """Random views of a stream, the same for the same (seed, epoch), number of ranks and number of workers.
+    """Random views of a stream, a function of (seed, epoch), the number of ranks and the number of workers.
 
-    Each of the ranks' workers reads shards of its own, so there must be at least as many shards as workers on all ranks
-    together. A batch is a rank's own: the number of batches may differ between ranks, and the last, incomplete one is
-    dropped. An image's views depend on (seed, epoch) and its place in the shards alone. A bad image is left out and
-    recorded, or raised with `strict`.
+    Each worker of each rank reads its own shards, so there must be at least as many shards as workers over all ranks.
+    Batches are per rank: their number may differ between ranks, and the last, incomplete one is dropped. The views of
+    an image depend only on (seed, epoch) and its position in the shards. A bad image is left out and recorded, or
+    raised with `strict`.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class StreamLoader:
         mean: tuple[float, ...] | None = None,
         std: tuple[float, ...] | None = None,
     ) -> None:
-        """batch_size: images a batch of this rank; buffer: images a reader mixes before they come out."""
+        """`batch_size`: images per batch of this rank; `buffer`: images that a reader shuffles at a time."""
         for name, value, least in (("batch_size", batch_size, 1), ("workers", workers, 0), ("buffer", buffer, 0)):
             if value < least:
                 raise ValueError(f"{name} is {value}, but must be at least {least}.")
@@ -68,14 +68,14 @@ class StreamLoader:
         self._pieces = _Pieces(stream, self._renderer, seed, buffer, strict, rank, world_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """For the next iteration."""
+        """Set the epoch of the next iteration."""
         if epoch < 0:
             raise ValueError(f"epoch is {epoch}, but must be at least 0.")
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Batch]:
         self._pieces.epoch = self.epoch
-        # New workers every epoch: they begin with the epoch that is set now.
+        # New workers in every epoch: they start with the epoch that is set now.
         pieces = DataLoader(
             self._pieces, batch_size=None, num_workers=self._workers, generator=torch.Generator(), pin_memory=False
         )
@@ -89,20 +89,20 @@ class StreamLoader:
                 self.skipped.add(bad)
             waiting.append(piece)
             while sum(len(part.index) for part in waiting) >= self.batch_size:
-                whole = join(waiting)
-                batch = self._renderer.finish(_part(whole, slice(0, self.batch_size)), self.epoch)
-                waiting = [_part(whole, slice(self.batch_size, None))]
+                joined = join(waiting)
+                batch = self._renderer.finish(_part(joined, slice(0, self.batch_size)), self.epoch)
+                waiting = [_part(joined, slice(self.batch_size, None))]
                 self.waited += perf_counter() - start
                 batches += 1
                 yield batch
                 start = perf_counter()
         if not batches:
             images, name = sum(len(part.index) for part in waiting), self._pieces.stream.name
-            raise ValueError(f"batch_size is {self.batch_size}, but {name} gave only {images} images to this rank.")
+            raise ValueError(f"batch_size is {self.batch_size}, but this rank got only {images} images of {name}.")
 
 
 class _Pieces(IterableDataset[Piece | BadImage]):
-    """A reader's side: its shards in, pieces of batches out."""
+    """The part that runs in workers: reads shards and yields pieces of batches."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class _Pieces(IterableDataset[Piece | BadImage]):
     def __iter__(self) -> Iterator[Piece | BadImage]:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        skipped, told = Skipped(), 0
+        skipped, reported = Skipped(), 0
         held = self.renderer.images
         assert isinstance(held, _Held)
         samples = self.stream.read(
@@ -136,13 +136,13 @@ class _Pieces(IterableDataset[Piece | BadImage]):
             for sample in samples:
                 held.images[sample.index] = sample.image
                 if len(held.images) == _PIECE:
-                    yield self._piece(held, list(skipped)[told:])
-                    told = len(skipped)
-        except BadImage as bad:  # raised again where the caller is: torch would turn it into a RuntimeError
+                    yield self._piece(held, list(skipped)[reported:])
+                    reported = len(skipped)
+        except BadImage as bad:  # raised again in the main process: torch would turn it into a RuntimeError
             yield bad
             return
         if held.images:
-            yield self._piece(held, list(skipped)[told:])
+            yield self._piece(held, list(skipped)[reported:])
 
     def _piece(self, held: _Held, bad: list[BadImage]) -> Piece:
         piece = self.renderer.begin(np.array(list(held.images), dtype=np.int64), self.epoch)
@@ -151,14 +151,14 @@ class _Pieces(IterableDataset[Piece | BadImage]):
 
 
 class _Held(ImageSet):
-    """The images of the piece in the making, by their number in the stream."""
+    """The images of the piece under construction, by their number in the stream."""
 
     def __init__(self, stream: ImageStream) -> None:
         super().__init__(name=stream.name, channels=stream.channels)
         self.images: dict[int, Tensor] = {}
 
     def __len__(self) -> int:
-        return 1 << 62  # any number a stream gives lies below
+        return 1 << 62  # above any index of a stream
 
     def read(self, index: int, *, shorter: int | None = None) -> Tensor:  # noqa: ARG002 (decoded already)
         return self.images[index]

@@ -1,4 +1,4 @@
-"""A contact sheet of a set: a row for each class, in blocks of the coarser classes, or a grid without labels."""
+"""A contact sheet of a set: a row per class, in blocks of the coarser classes, or a grid without labels."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
 
 _PAPER, _INK, _FAINT = (250, 249, 246), (38, 40, 46), (128, 130, 138)
 _TEXT, _GAP, _HEAD, _MARGIN = 150, 2, 28, 16
-MOST_CLASSES = 200  # rows; a sheet of more is no longer looked at
+MOST_CLASSES = 200  # rows; a longer sheet is of little use
 
 
 def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: Skipped | None = None) -> Image.Image:
-    """`columns` images of each of the finest classes, the first ones of the set; save it as PNG or WebP.
+    """Draw the first `columns` images of each of the finest classes.
 
-    The place of an image that cannot be read is taken by the next one that can, and `skipped` gets to know of it.
+    An unreadable image is replaced by the next readable one and recorded in `skipped`.
     """
     from PIL import Image, ImageDraw, ImageFont
 
     if tile < 8 or columns < 1:
-        raise ValueError(f"a sheet needs tiles of at least 8 pixels and 1 column, not {tile} and {columns}")
+        raise ValueError(f"a contact sheet needs tiles of at least 8 pixels and 1 column, not {tile} and {columns}")
     blocks = _blocks(images, columns)
     skipped = Skipped() if skipped is None else skipped
     rows = [len(rows) for _, rows in blocks]
     halves = 2 if sum(rows) > 12 and len(blocks) > 1 else 1
     per_half = math.ceil(sum(rows) / halves)
     width = _TEXT + columns * (tile + _GAP)
-    at: list[tuple[int, int]] = []  # of each block: its half and its top
+    at: list[tuple[int, int]] = []  # per block: its half and its top
     half, top, used = 0, _MARGIN, 0
     for count in rows:
         if used >= per_half and half + 1 < halves:
@@ -58,7 +58,7 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: 
     return sheet
 
 
-Block = tuple[str, list[tuple[str, list[int]]]]  # a heading, and rows of a name and the indices of images
+Block = tuple[str, list[tuple[str, list[int]]]]  # a heading, and rows of a class name and the indices of its images
 
 
 def _blocks(images: ImageSet, columns: int) -> list[Block]:
@@ -68,7 +68,7 @@ def _blocks(images: ImageSet, columns: int) -> list[Block]:
         return [(f"{images.name}: {len(images):,} images", rows)]
     names = images.label_names
     blocks: dict[str, list[tuple[str, list[int]]]] = {}
-    order = images.labels.flip(1)  # coarse to fine, so that a block's classes come together
+    order = images.labels.flip(1)  # coarse to fine, so that the classes of a block are consecutive
     classes = torch.unique(order, dim=0)
     if len(classes) > MOST_CLASSES:
         classes = classes[torch.linspace(0, len(classes) - 1, MOST_CLASSES).round().long()]

@@ -1,4 +1,4 @@
-"""A contact sheet: what the network will see, one row an image, one column a view."""
+"""A contact sheet of views: one row per image, one column per view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.skipped import Skipped
 from hirl.data.views import View
-from hirl.data.views.render import Normalisation, ViewRenderer
+from hirl.data.views.draws import Ints
+from hirl.data.views.render import Batch, Normalisation, ViewRenderer
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _PAPER, _INK, _FAINT = (250, 249, 246), (38, 40, 46), (128, 130, 138)
 _HIDDEN = (226, 224, 217)  # a masked patch
 _GAP, _MARGIN, _HEADER = 8, 20, 22
+SMALLEST_TILE = 8  # pixels
 
 
 def view_sheet(
@@ -33,30 +35,27 @@ def view_sheet(
     title: str = "",
     skipped: Skipped | None = None,
 ) -> Image.Image:
-    """The views of `rows` images, spread over the set, or of those whose indices are given; save it as a PNG.
+    """Draw the original and the views of each image: those that a `Loader` with this seed gives in this epoch.
 
-    They are the very views a Loader of this seed gives in this epoch. Local views are drawn smaller, in proportion;
-    masked patches are blank. `skipped` gets to know of images that could not be read and were replaced.
+    Args:
+        images: The images.
+        views: The views of a method.
+        rows: The number of images, spread over the set, or their indices.
+        seed: The seed of the loader.
+        epoch: The epoch of the loader.
+        tile: The side of the largest view on the sheet in pixels; smaller views are drawn in proportion. With the
+            largest view's own size, all views are drawn pixel by pixel. Masked patches are blank.
+        title: The heading.
+        skipped: Records the images that could not be read and were replaced.
     """
     from PIL import Image, ImageDraw, ImageFont
 
-    if isinstance(rows, int):
-        if rows < 1:
-            raise ValueError(f"rows is {rows}, but a sheet shows at least 1 image.")
-        indices = np.unique(np.linspace(0, len(images) - 1, min(rows, len(images))).round().astype(np.int64))
-    else:
-        indices = np.array(rows, dtype=np.int64)
-        if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(images):
-            raise ValueError(f"rows is {list(rows)}, but indices of {images.name} go from 0 to {len(images) - 1}.")
-    plain = Normalisation((0.0,) * images.channels, (1.0,) * images.channels)
-    renderer = ViewRenderer(images, views, seed=seed, normalisation=plain, device=torch.device("cpu"), strict=False)
-    piece = renderer.begin(indices, epoch)
-    for bad in piece.bad:
-        (Skipped() if skipped is None else skipped).add(bad)
-    batch = renderer.finish(piece, epoch)
-
+    if tile < SMALLEST_TILE:
+        raise ValueError(f"tile is {tile}, but must be at least {SMALLEST_TILE} pixels.")
+    indices = _indices(images, rows)
+    batch = _rendered(images, views, indices, seed, epoch, Skipped() if skipped is None else skipped)
     largest = max(view.size for view in views)
-    sides = [tile] + [max(24, round(tile * view.size / largest)) for view in views]
+    sides = [tile] + [max(SMALLEST_TILE, round(tile * view.size / largest)) for view in views]
     lefts = np.cumsum([_MARGIN, tile + 2 * _GAP, *(side + _GAP for side in sides[1:])])
     top = _MARGIN + _HEADER + (30 if title else 0)
     sheet = Image.new(
@@ -77,8 +76,31 @@ def view_sheet(
     return sheet
 
 
+def _indices(images: ImageSet, rows: int | Sequence[int]) -> Ints:
+    if isinstance(rows, int):
+        if rows < 1:
+            raise ValueError(f"rows is {rows}, but must be at least 1.")
+        return np.unique(np.linspace(0, len(images) - 1, min(rows, len(images))).round().astype(np.int64))
+    indices = np.array(rows, dtype=np.int64)
+    if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(images):
+        raise ValueError(f"rows is {list(rows)}, but the indices of {images.name} go from 0 to {len(images) - 1}.")
+    return indices
+
+
+def _rendered(
+    images: ImageSet, views: tuple[View, ...], indices: Ints, seed: int, epoch: int, skipped: Skipped
+) -> Batch:
+    """The views of these images in [0, 1], without the loader's normalisation."""
+    plain = Normalisation((0.0,) * images.channels, (1.0,) * images.channels)
+    renderer = ViewRenderer(images, views, seed=seed, normalisation=plain, device=torch.device("cpu"), strict=False)
+    piece = renderer.begin(indices, epoch)
+    for bad in piece.bad:
+        skipped.add(bad)
+    return renderer.finish(piece, epoch)
+
+
 def _labels(views: tuple[View, ...]) -> list[str]:
-    """original, then views by number; the smaller ones by number and size alone, for there is little room."""
+    """The headings of the columns; only the number for small views, where there is little space."""
     largest = max(view.size for view in views)
     return ["original", *(f"view {n}" if v.size == largest else f"{n}" for n, v in enumerate(views, start=1))]
 
@@ -92,7 +114,7 @@ def _picture(view: Tensor) -> Image.Image:
 
 
 def _original(images: ImageSet, index: int, tile: int) -> Image.Image:
-    """The whole image within a square of `tile`."""
+    """The uncropped image within a square of `tile`."""
     from PIL import Image
 
     picture = _picture(images.read(index, shorter=tile) / 255)
@@ -115,7 +137,7 @@ def _framed(picture: Image.Image, side: int, mask: Tensor | None) -> Image.Image
 
 
 def _rounded(side: int) -> Image.Image:
-    """A stencil with soft corners, drawn large and reduced so that the corners are smooth."""
+    """A stencil with rounded corners, drawn enlarged and reduced so that they are smooth."""
     from PIL import Image, ImageDraw
 
     stencil = Image.new("L", (4 * side, 4 * side), 0)

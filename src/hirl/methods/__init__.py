@@ -1,4 +1,4 @@
-"""Self-supervised methods, one file each: networks, views, loss, update, optimiser."""
+"""Self-supervised methods, one file each in the order of its paper: networks, views, loss, update, optimiser."""
 
 from hirl.methods.base import Method
 from hirl.methods.dino import DINO

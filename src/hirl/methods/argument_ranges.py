@@ -1,4 +1,4 @@
-"""What the numbers that methods are told must lie within: a name means the same in every method of the package."""
+"""Valid ranges of the methods' numeric arguments: a name means the same in every method of the package."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ AT_LEAST = {
     "final_weight_decay": 0,
 }
 ABOVE_0 = {"temperature", "student_temperature", "teacher_temperature", "teacher_temperature_start", "clip"}
-SHARES = {"momentum", "sgd_momentum", "centre_momentum", "teacher_momentum"}
+FRACTIONS = {"momentum", "sgd_momentum", "centre_momentum", "teacher_momentum"}
 PACKAGE = f"{__package__}."
 
 
 def check_ranges(method: Method) -> None:
-    """A ValueError for the first of the method's arguments that is out of range; None is for the method to judge.
+    """Raise ValueError for the first argument out of range. None is left to the method to check.
 
-    Arguments that a class outside the package has are its own to judge: there a name may mean anything.
+    Arguments of classes outside the package are not checked: there a name may mean anything.
     """
-    ours = next(kind for kind in type(method).__mro__ if kind.__module__.startswith(PACKAGE))
-    for name in inspect.signature(ours).parameters:
+    packaged = next(kind for kind in type(method).__mro__ if kind.__module__.startswith(PACKAGE))
+    for name in inspect.signature(packaged).parameters:
         value = getattr(method, name, None)
-        if value is None or name not in AT_LEAST.keys() | ABOVE_0 | SHARES:
+        if value is None or name not in AT_LEAST.keys() | ABOVE_0 | FRACTIONS:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} is {value!r}, but must be a number.")
@@ -50,5 +50,5 @@ def check_ranges(method: Method) -> None:
             raise ValueError(f"{name} is {value}, but must be at least {AT_LEAST[name]}.")
         if name in ABOVE_0 and value <= 0:
             raise ValueError(f"{name} is {value}, but must be above 0.")
-        if name in SHARES and not 0 <= value <= 1:
-            raise ValueError(f"{name} is {value}, but must lie between 0 and 1.")
+        if name in FRACTIONS and not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value}, but must be between 0 and 1.")

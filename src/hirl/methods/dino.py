@@ -1,4 +1,8 @@
-"""DINO (Caron et al. 2021): self-distillation with no labels, over many crops of an image."""
+"""DINO: self-distillation without labels, over many crops of each image.
+
+Mathilde Caron, Hugo Touvron, Ishan Misra, Hervé Jégou, Julien Mairal, Piotr Bojanowski and Armand Joulin. Emerging
+Properties in Self-Supervised Vision Transformers. ICCV 2021, arXiv:2104.14294.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hirl import backbones
-from hirl.data import view_recipes
 from hirl.data.views import View
 from hirl.methods.base import Output, full_precision
 from hirl.methods.parts.cross_view import cross_view_entropy
@@ -16,31 +18,42 @@ from hirl.methods.parts.self_distillation import Network, SelfDistillation
 
 
 class CropNetwork(Network):
-    """Crops in, z⁰ and logits out."""
+    """Crops → z⁰ and logits."""
 
     def forward(self, crops: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Crops of V views, each (B, C, s, s), those of equal size in one batch → (V · B, D), (V · B, K)."""
+        """Crops of V views, each (B, C, s, s) → (V · B, D), (V · B, K). Crops of equal size share a batch."""
         z0, logits = self.head(torch.cat(self.pooled(crops)))
         return z0, logits
 
 
 class DINO(SelfDistillation):
-    """DINO.
+    """DINO: a student predicts the output of its momentum teacher across crops.
 
-    Arguments
-        backbone, backbone_args: a timm name and what timm takes for it; any network without batch norm.
-        dim, hidden, prototypes: the head's bottleneck (z⁰), hidden layers and outputs.
-        head_batch_norm: batch norm after the head's hidden layers. The originals have it as an option and train
-            without; short runs of small networks learn far sooner with it.
-        local_crops, local_size: small crops beside the two global ones (None: 3/7 of the image, in whole patches).
-        student_temperature, teacher_temperature: of the two softmaxes; the teacher's rises in a line from
-            `teacher_temperature_start` over `teacher_temperature_epochs`.
-        centre_momentum, teacher_momentum: what stays of centre and teacher at a step; the teacher's rises to 1.
-        frozen_epochs: epochs in which the prototypes keep still.
-        drop_path: share of the student's residual branches dropped at the last block.
-        clip: largest gradient norm of each parameter (None: no clipping).
-        lr, final_lr, warmup_epochs, weight_decay, final_weight_decay: AdamW; `lr` is for a batch of 256 and scales
-            with the batch.
+    Args:
+        backbone: timm name of a network without batch norm.
+        backbone_args: Further arguments of the backbone for timm, such as {"img_size": 32, "patch_size": 4}.
+        dim: Dimension of z⁰, the head's bottleneck.
+        hidden: Width of the head's two hidden layers.
+        head_batch_norm: Whether batch norm follows the head's hidden layers: an option of the original, off in its
+            recipes. Short runs of small networks learn much sooner with it.
+        prototypes: Number of outputs of the head.
+        local_crops: Local crops per image, besides the two global ones.
+        local_size: Side of a local crop in pixels; by default 3/7 of the image's, in whole patches.
+        student_temperature: Temperature of the student's softmax.
+        teacher_temperature: Temperature of the teacher's softmax, after a linear rise.
+        teacher_temperature_start: Temperature of the teacher's softmax in the first epoch.
+        teacher_temperature_epochs: Epochs over which the teacher's temperature rises; at most those of the run.
+        centre_momentum: Share of the centre kept per step.
+        teacher_momentum: Share of the teacher kept at the first step; it rises to 1 along a cosine.
+        frozen_epochs: Epochs during which the prototypes stay fixed.
+        drop_path: Probability that the student drops the residual branch of its last block; it falls linearly to 0 at
+            the first block.
+        clip: Largest gradient norm of a single parameter tensor; null for no clipping.
+        lr: Peak learning rate of AdamW per 256 images; 3e-3 at batch 1024.
+        final_lr: Learning rate at the end of the run, for any batch size.
+        warmup_epochs: Epochs of linear warm-up from 0.
+        weight_decay: Weight decay at the first step; it changes to `final_weight_decay` along a cosine.
+        final_weight_decay: Weight decay at the end of the run.
     """
 
     networks = (CropNetwork, CropNetwork)
@@ -100,8 +113,8 @@ class DINO(SelfDistillation):
     # Views
 
     def views(self, image_size: int) -> tuple[View, ...]:
-        local = self._local_size(image_size, backbones.patch_size(self._outline()) or 8)
-        return view_recipes.dino(image_size, local=local, count=self.local_crops)
+        """Two global crops of .25 to 1 of the image's area, and local crops of .05 to .25."""
+        return self._crops(image_size, split=0.25)
 
     # Loss
 
@@ -130,9 +143,9 @@ class DINO(SelfDistillation):
 def distillation(
     student: Tensor, teacher: Tensor, centre: Tensor, *, student_temperature: float, teacher_temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """The mean cross-entropy of every student view to every teacher view but itself, and the teacher's entropy.
+    """The mean cross-entropy of every student view to every teacher view except itself, and the teacher's entropy.
 
-    student: (V, B, K) logits, the first two views the teacher's; teacher: (2, B, K).
+    student: (V, B, K) logits, with the teacher's two views first; teacher: (2, B, K) logits.
     """
     with torch.autocast(student.device.type, enabled=False):
         sharpened = (teacher - centre) / teacher_temperature

@@ -1,4 +1,8 @@
-"""iBOT (Zhou et al. 2022): DINO's self-distillation, and of hidden patches what the teacher makes of them when seen."""
+"""iBOT: DINO's self-distillation, plus the prediction of masked patches as the teacher represents them unmasked.
+
+Jinghao Zhou, Chen Wei, Huiyu Wang, Wei Shen, Cihang Xie, Alan Yuille and Tao Kong. iBOT: Image BERT Pre-Training with
+Online Tokenizer. ICLR 2022, arXiv:2111.07832.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl import backbones
-from hirl.data import view_recipes
-from hirl.data.views import View
+from hirl.data.views import BlockMask, View
 from hirl.methods.base import Output, Plan, full_precision
 from hirl.methods.dino import distillation
 from hirl.methods.parts.heads import BottleneckHead
@@ -18,7 +21,7 @@ from hirl.methods.parts.self_distillation import Network, SelfDistillation
 
 
 class PatchNetwork(Network):
-    """A head for crops, which patches share unless they have one of their own."""
+    """A network whose patches share the head of the crops unless they have their own."""
 
     def __init__(self, backbone: nn.Module, head: BottleneckHead) -> None:
         super().__init__(backbone, head)
@@ -34,10 +37,10 @@ class PatchNetwork(Network):
 
 
 class Student(PatchNetwork):
-    """Crops in, with patches hidden in the global ones; z⁰ and logits of the crops and of the hidden patches out."""
+    """Crops, the global ones with masked patches → z⁰ and logits of the crops, logits of the masked patches."""
 
     def forward(self, crops: list[Tensor], hidden: Tensor, mask_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Crops of V views, hidden (2 · B, h, w) → z⁰ (V · B, D), logits (V · B, K), hidden patches' logits (H, K)."""
+        """Crops of V views, hidden (2 · B, h, w) → z⁰ (V · B, D), logits (V · B, K), those of hidden patches (H, K)."""
         self.draw_drop_paths(crops[:2])
         pooled, patches = backbones.masked_tokens(self.backbone, torch.cat(crops[:2]), hidden, mask_token)
         z, logits = self.head(torch.cat([pooled, *self.pooled(crops[2:])]))
@@ -45,13 +48,13 @@ class Student(PatchNetwork):
 
 
 class Teacher(PatchNetwork):
-    """Whole global crops in; z⁰ and logits of the crops, and logits of some patches and of all on average out."""
+    """Unmasked global crops → z⁰ and logits of the crops, logits of the hidden patches and the mean of all patches."""
 
     def forward(self, crops: list[Tensor], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """→ z⁰ (2 · B, D), logits (2 · B, K), logits of what the student does not see (H, K), mean of all patches (K,).
+        """→ z⁰ (2 · B, D), logits (2 · B, K), logits of the hidden patches (H, K), mean logits of all patches (K,).
 
-        The logits are linear in the head's unit vectors: the mean of all patches' logits, of which there would be
-        2 · B · T · K, is that of the mean unit vector.
+        The logits are linear in the head's unit vectors, so the mean of the 2 · B · T patches' logits is computed from
+        their mean unit vector without storing them.
         """
         pooled, patches = backbones.tokens(self.backbone, torch.cat(crops))
         z, logits = self.head(pooled)
@@ -62,28 +65,39 @@ class Teacher(PatchNetwork):
 
 
 class IBOT(SelfDistillation):
-    """iBOT.
+    """iBOT: DINO with masked patches in the student's global crops.
 
-    Arguments
-        backbone, backbone_args: a timm name and what timm takes for it; a vision transformer.
-        dim, hidden, prototypes: bottleneck (z⁰), hidden layers and outputs of the head.
-        shared_head: crops and patches have one head, as in the paper; False gives patches one of their own.
-        head_batch_norm: batch norm after the head's hidden layers. The originals have it as an option and train
-            without; short runs of small networks learn far sooner with it, if patches have a head of their own.
-        local_crops, local_size: small crops beside the two global ones (None: 3/7 of the image, in whole patches).
-        student_temperature, teacher_temperature: of the two softmaxes, for crops and patches; the teacher's rises in
-            a line from `teacher_temperature_start` over `teacher_temperature_epochs`.
-        centre_momentum, teacher_momentum: what stays of centres and teacher at a step; the teacher's rises to 1.
-        frozen_epochs: epochs in which the prototypes keep still.
-        drop_path: share of the student's residual branches dropped at the last block.
-        clip: largest gradient norm of each parameter (None: no clipping).
-        lr, final_lr, warmup_epochs, weight_decay, final_weight_decay: AdamW; `lr` is for a batch of 256 and scales
-            with the batch.
+    Args:
+        backbone: timm name of a plain vision transformer.
+        backbone_args: Further arguments of the backbone for timm, such as {"img_size": 32, "patch_size": 4}.
+        dim: Dimension of z⁰, the head's bottleneck.
+        hidden: Width of the head's two hidden layers.
+        head_batch_norm: Whether batch norm follows the head's hidden layers: an option of the original, off in its
+            recipes. Short runs of small networks learn much sooner with it, provided that patches have their own head.
+        shared_head: Whether crops and patches share one head, as in the paper; false gives patches their own.
+        prototypes: Number of outputs of the head.
+        local_crops: Local crops per image, besides the two global ones.
+        local_size: Side of a local crop in pixels; by default 3/7 of the image's, in whole patches.
+        student_temperature: Temperature of the student's softmax.
+        teacher_temperature: Temperature of the teacher's softmax, after a linear rise.
+        teacher_temperature_start: Temperature of the teacher's softmax in the first epoch.
+        teacher_temperature_epochs: Epochs over which the teacher's temperature rises; at most those of the run.
+        centre_momentum: Share of the centres kept per step.
+        teacher_momentum: Share of the teacher kept at the first step; it rises to 1 along a cosine.
+        frozen_epochs: Epochs during which the prototypes stay fixed.
+        drop_path: Probability that the student drops the residual branch of its last block; it falls linearly to 0 at
+            the first block.
+        clip: Largest gradient norm of a single parameter tensor; null for no clipping.
+        lr: Peak learning rate of AdamW per 256 images; 3e-3 at batch 1024.
+        final_lr: Learning rate at the end of the run, for any batch size.
+        warmup_epochs: Epochs of linear warm-up from 0.
+        weight_decay: Weight decay at the first step; it changes to `final_weight_decay` along a cosine.
+        final_weight_decay: Weight decay at the end of the run.
     """
 
     networks = (Student, Teacher)
     centres = ("centre", "patch_centre")
-    even_loss = "class_loss"  # that of patches comes on top of it, and falls when nothing is hidden
+    even_loss = "class_loss"  # the patch loss is added to it, and is 0 where nothing is masked
     centre: Tensor
     patch_centre: Tensor
 
@@ -143,7 +157,7 @@ class IBOT(SelfDistillation):
 
     def build(self, plan: Plan) -> None:
         super().build(plan)
-        # A matrix of one row, as in the original: it decays. It is no part of the encoder, which stays timm's.
+        # A matrix of one row, as in the original, so it is decayed. It is not part of the encoder, which stays timm's.
         self.mask_token = nn.Parameter(torch.zeros(1, backbones.width(self.student.backbone)))
 
     def _network(self, kind: type[Network], rate: float) -> Network:
@@ -155,11 +169,11 @@ class IBOT(SelfDistillation):
     # Views
 
     def views(self, image_size: int) -> tuple[View, ...]:
-        outline = self._outline()
-        backbones.check_maskable(outline)
-        patch = backbones.patch_size(outline) or 1
-        local = self._local_size(image_size, patch)
-        return view_recipes.ibot(image_size, local=local, count=self.local_crops, patch=patch)
+        """DINO's crops, split at .32 of the image's area; masks hide .3 ± .2 of the patches of half the global ones."""
+        backbones.check_maskable(self.backbone_outline)
+        patch = backbones.patch_size(self.backbone_outline) or 1
+        mask = BlockMask(patch=patch, probability=0.5, ratio=0.3, spread=0.2)
+        return self._crops(image_size, split=0.32, mask=mask)
 
     # Loss
 
@@ -197,7 +211,7 @@ class IBOT(SelfDistillation):
         )
 
     def _hidden(self, crops: list[Tensor], masks: list[Tensor | None]) -> Tensor:
-        """(2 · B, h, w) bool: the patches of the global crops that the student does not see; none without masks."""
+        """(2 · B, h, w) bool: the masked patches of the student's global crops; none without masks."""
         patch = backbones.patch_size(self.student.backbone) or 1
         return torch.cat(
             [
@@ -220,8 +234,8 @@ def patch_distillation(
 ) -> Tensor:
     """The cross-entropy of the student's to the teacher's hidden patches, averaged within each crop, then over crops.
 
-    student, teacher: (H, K) logits, in the order of what is True in hidden (n, h, w). A crop of which nothing is
-    hidden counts as 0, as in the original.
+    student, teacher: (H, K) logits, in the order of the True entries of hidden (n, h, w). A crop without hidden patches
+    counts as 0, as in the original.
     """
     with torch.autocast(student.device.type, enabled=False):
         targets = ((teacher - centre) / teacher_temperature).softmax(-1)

@@ -1,4 +1,10 @@
-"""MoCo v2 (Chen et al. 2020; He et al. 2020): contrast with a queue of keys from a momentum encoder."""
+"""MoCo v2: contrastive learning with a queue of keys from a momentum encoder.
+
+Xinlei Chen, Haoqi Fan, Ross Girshick and Kaiming He. Improved Baselines with Momentum Contrastive Learning. 2020,
+arXiv:2003.04297.
+Kaiming He, Haoqi Fan, Yuxin Wu, Saining Xie and Ross Girshick. Momentum Contrast for Unsupervised Visual Representation
+Learning. CVPR 2020, arXiv:1911.05722.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +19,31 @@ from torch import Tensor, nn
 
 from hirl.backbones import make_backbone, open_residual_branches
 from hirl.backbones import width as width_of
-from hirl.data import view_recipes
-from hirl.data.views import View
+from hirl.data.views import Jitter, View, pair
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, move_towards, warmed_up_cosine
 from hirl.methods.parts import ranks
+from hirl.methods.parts.augmentations import blur_unless_small
 from hirl.methods.parts.split_batch_norm import average_statistics, split_batch_norm
 
 
 class MoCoV2(Method):
-    """MoCo v2.
+    """MoCo v2: find the key of the same image among a queue of earlier keys.
 
-    Arguments
-        backbone, backbone_args: a timm name and what timm takes for it.
-        dim, hidden: width of z⁰ and of the projector's hidden layer (None: as wide as the backbone).
-        queue_length: K, the number of stored keys; a multiple of the batch.
-        momentum: share of the key encoder that stays at a step.
-        temperature: of the contrast.
-        bn_splits: groups of the whole batch, over all ranks, that batch norm treats one by one. 1 on one device
-            is plain batch norm, by which the network can tell the key of its own batch.
-        lr, weight_decay, sgd_momentum: SGD; the rate is for a batch of 256 and scales with the batch.
-        warmup_epochs: epochs of linear warm-up (the original has none).
+    Args:
+        backbone: timm name of the encoder.
+        backbone_args: Further arguments of the backbone for timm, such as {"channels": [32, 64, 128, 256]}.
+        dim: Dimension of z⁰, the projector's output.
+        hidden: Width of the projector's hidden layer; by default that of the backbone's features.
+        queue_length: K, the number of stored keys; a multiple of the batch size.
+        momentum: Share of the key encoder kept per step.
+        temperature: Temperature of the contrastive loss.
+        bn_splits: Groups of the batch, counted over all ranks, that batch norm normalises separately. 1 on one device
+            is plain batch norm, which leaks which key belongs to which query.
+        lr: Peak learning rate of SGD per 256 images; 0.03 at batch 256.
+        weight_decay: Weight decay of all parameters.
+        sgd_momentum: Momentum of SGD.
+        warmup_epochs: Epochs of linear warm-up from 0; the original has none.
     """
 
     def __init__(
@@ -82,7 +92,7 @@ class MoCoV2(Method):
         self.key = deepcopy(self.query).requires_grad_(False)
         self.queue: Tensor
         self.register_buffer("queue", F.normalize(torch.randn(self.queue_length, self.dim), dim=1))  # (K, D)
-        self._new_keys: list[Tensor] = []  # of this step's batches, until the optimiser has moved
+        self._new_keys: list[Tensor] = []  # of this step's batches, until `after_step`
 
     def _check(self, plan: Plan) -> None:
         check_ranges(self)
@@ -121,17 +131,20 @@ class MoCoV2(Method):
     # Views
 
     def views(self, image_size: int) -> tuple[View, ...]:
-        return view_recipes.moco_v2(image_size)
+        """Two draws of one augmentation."""
+        jitter = Jitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, probability=0.8)
+        blur = blur_unless_small(image_size, 0.5)
+        return pair(View(size=image_size, scale=(0.2, 1.0), jitter=jitter, grey=0.2, blur=blur))
 
     # Loss
 
     def forward(self, views: list[Tensor], masks: list[Tensor | None], step: int) -> Output:  # noqa: ARG002
         first, second = views
         z0 = full_precision(self.query(first.contiguous(memory_format=torch.channels_last)))  # (B, D)
-        everyones = self._keys(second)
+        all_keys = self._keys(second)
         if self.training:
-            self._new_keys.append(F.normalize(everyones, dim=1))
-        target_z0 = ranks.share(everyones)
+            self._new_keys.append(F.normalize(all_keys, dim=1))
+        target_z0 = ranks.share(all_keys)
         loss, accuracy = info_nce(z0, target_z0, self.queue, self.temperature)
         return Output(loss=loss, z0=z0, target_z0=target_z0, logs={"contrast_accuracy": accuracy})
 
@@ -139,14 +152,14 @@ class MoCoV2(Method):
     def _keys(self, images: Tensor) -> Tensor:
         """z⁰ of the momentum encoder for the images of all ranks, in order: (ranks · B, D).
 
-        The images are normalised in other groups than the queries' were: with the same ones, batch norm would betray
-        which key belongs to which query.
+        The images are normalised in other groups than the queries: with the same groups, batch norm would leak which
+        key belongs to which query.
         """
         if self.bn_splits == 1 or not self.training:
             return ranks.joined(full_precision(self.embed(images)))
-        everyones = ranks.joined(images)
-        order = ranks.first(torch.randperm(len(everyones)).to(images.device))
-        mine = everyones[ranks.share(order)]
+        all_images = ranks.joined(images)
+        order = ranks.first(torch.randperm(len(all_images)).to(images.device))
+        mine = all_images[ranks.share(order)]
         return ranks.joined(full_precision(self.embed(mine)))[order.argsort()]
 
     def embed(self, images: Tensor) -> Tensor:
@@ -157,9 +170,9 @@ class MoCoV2(Method):
 
     @torch.no_grad()
     def after_step(self, step: int) -> None:
-        """Moves the key encoder and puts the step's keys over the oldest of the queue.
+        """Update the key encoder and replace the oldest keys of the queue by those of the step.
 
-        The original moves the key encoder at the start of the next forward pass, from the same parameters.
+        The original updates the key encoder at the start of the next forward pass, from the same parameters.
         """
         move_towards(self.key, self.query, self.momentum)
         average_statistics(self)
@@ -189,9 +202,9 @@ class MoCoV2(Method):
 
 
 def info_nce(queries: Tensor, keys: Tensor, queue: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """The mean of −log p(own key | own key and the queue) by cosine, and the share of queries nearest to their own.
+    """The mean of −log p(own key | own key and queue) by cosine, and the share of queries closest to their own key.
 
-    queries, keys: (B, D) of any length; queue: (K, D) of unit length.
+    queries, keys: (B, D) of any norm; queue: (K, D) of unit norm.
     """
     with torch.autocast(queries.device.type, enabled=False):
         queries, keys = F.normalize(queries, dim=1), F.normalize(keys, dim=1)

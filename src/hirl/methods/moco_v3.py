@@ -1,9 +1,14 @@
-"""MoCo v3 (Chen et al. 2021): vision transformers contrast two views within the batch, with a momentum encoder."""
+"""MoCo v3: vision transformers contrast two views within the batch, with a momentum encoder.
+
+Xinlei Chen, Saining Xie and Kaiming He. An Empirical Study of Training Self-Supervised Vision Transformers. ICCV 2021,
+arXiv:2104.02057.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,16 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl import backbones
-from hirl.data import view_recipes
-from hirl.data.views import View
+from hirl.data.views import View, pair
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, cosine, full_precision, move_towards, warmed_up_cosine
 from hirl.methods.parts import ranks
+from hirl.methods.parts.augmentations import SOFT_JITTER, blur_unless_small
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 
 class Network(nn.Module):
-    """Backbone and projector: views in, z⁰ of each out."""
+    """Backbone and projector: views → z⁰ of each."""
 
     def __init__(self, backbone: nn.Module, projector: nn.Module) -> None:
         super().__init__()
@@ -29,20 +34,24 @@ class Network(nn.Module):
         self.projector = projector
 
     def forward(self, views: list[Tensor]) -> list[Tensor]:
-        """V × (B, C, s, s) → V × (B, D). The views share a pass of the backbone, but each is normalised by itself."""
+        """V × (B, C, s, s) → V × (B, D). The views share a pass of the backbone, not of the projector."""
         features = self.backbone(torch.cat(views))
         return [full_precision(self.projector(view)) for view in features.chunk(len(views))]
 
 
 class MoCoV3(Method):
-    """MoCo v3.
+    """MoCo v3: find the key of the same image among those of the batch, with a vision transformer.
 
-    Arguments
-        backbone, backbone_args: a timm name of a vision transformer and what timm takes for it.
-        dim, hidden: width of z⁰ and of the hidden layers of projector and predictor.
-        momentum: share of the momentum encoder that stays at the first step; it rises to 1.
-        temperature: of the contrast.
-        lr, warmup_epochs, weight_decay: AdamW; `lr` is for a batch of 256 and scales with the batch.
+    Args:
+        backbone: timm name of a plain vision transformer.
+        backbone_args: Further arguments of the backbone for timm, such as {"img_size": 32, "patch_size": 4}.
+        dim: Dimension of z⁰, the projector's output.
+        hidden: Width of the hidden layers of projector and predictor.
+        momentum: Share of the momentum encoder kept at the first step; it rises to 1 along a cosine.
+        temperature: Temperature of the contrastive loss.
+        lr: Peak learning rate of AdamW per 256 images; 1.6e-3 at batch 4096.
+        warmup_epochs: Epochs of linear warm-up from 0.
+        weight_decay: Weight decay of all parameters.
     """
 
     def __init__(
@@ -88,26 +97,24 @@ class MoCoV3(Method):
         from timm.models.vision_transformer import VisionTransformer
 
         check_ranges(self)
-        outline = backbones.outline(self.backbone, **self.encoder_args)
+        outline = self.backbone_outline
         if (
             not isinstance(outline, VisionTransformer)
             or not isinstance(outline.patch_embed, PatchEmbed | HybridEmbed)
             or outline.pos_embed is None
         ):
             raise ValueError(
-                f"backbone {self.backbone!r} is no plain vision transformer with positions, but MoCo v3 takes one, "
-                "e.g. vit_small_patch16_224."
+                f"backbone {self.backbone!r} is not a plain vision transformer with position embeddings, but MoCo v3 "
+                "takes one, e.g. vit_small_patch16_224."
             )
         if outline.embed_dim % 4:
             raise ValueError(
-                f"backbone {self.backbone!r} has tokens of width {outline.embed_dim}, but sines and cosines of rows "
-                "and columns need a multiple of 4."
+                f"backbone {self.backbone!r} has tokens of width {outline.embed_dim}, but sine-cosine positions of "
+                "rows and columns need a multiple of 4."
             )
-        patch = backbones.patch_size(outline) or 1
-        if plan.image_size % patch:
-            raise ValueError(f"views of {plan.image_size} pixels do not consist of whole patches of {patch} pixels.")
+        self.views(plan.image_size)  # checks the size
         if plan.batch_size < 2:
-            raise ValueError(f"a batch of {plan.batch_size} image has nothing to contrast with: take 2 or more.")
+            raise ValueError(f"a batch of {plan.batch_size} image has nothing to contrast with: use at least 2.")
 
     @property
     def encoder(self) -> nn.Module:
@@ -120,7 +127,11 @@ class MoCoV3(Method):
     # Views
 
     def views(self, image_size: int) -> tuple[View, ...]:
-        return view_recipes.moco_v3(image_size)
+        """An asymmetric pair: the first view is always blurred, the second rarely, but sometimes solarised."""
+        backbones.check_patches(self.backbone_outline, image_size)
+        first_blur, second_blur = (blur_unless_small(image_size, probability) for probability in (1.0, 0.1))
+        first = View(size=image_size, scale=(0.08, 1.0), jitter=SOFT_JITTER, grey=0.2, blur=first_blur)
+        return pair(first, replace(first, blur=second_blur, solarise=0.2))
 
     # Loss
 
@@ -129,9 +140,9 @@ class MoCoV3(Method):
         queries = [full_precision(self.predictor(output)) for output in outputs]
         with torch.no_grad():
             keys = self.key(views)
-            everyones = [ranks.joined(key) for key in keys]  # 2 × (ranks · B, D)
-        first, first_accuracy = contrast(queries[0], everyones[1], self.temperature)
-        second, second_accuracy = contrast(queries[1], everyones[0], self.temperature)
+            all_keys = [ranks.joined(key) for key in keys]  # 2 × (ranks · B, D)
+        first, first_accuracy = contrast(queries[0], all_keys[1], self.temperature)
+        second, second_accuracy = contrast(queries[1], all_keys[0], self.temperature)
         return Output(
             loss=first + second,
             z0=outputs[0],
@@ -146,9 +157,9 @@ class MoCoV3(Method):
     # Update
 
     def after_step(self, step: int) -> None:
-        """Moves the momentum encoder.
+        """Update the momentum encoder.
 
-        The original does it at the start of the next forward pass, from the same parameters and with the momentum of
+        The original does this at the start of the next forward pass, from the same parameters and with the momentum of
         that step.
         """
         move_towards(self.key, self.query, cosine(self.momentum, 1.0, (step + 1) / self.plan.steps))
@@ -156,7 +167,7 @@ class MoCoV3(Method):
     # Optimiser
 
     def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:
-        """Everything is decayed, biases and norms as well."""
+        """All parameters are decayed, including biases and norms."""
         return [{"params": [weight for weight in module.parameters() if weight.requires_grad]}]
 
     def optimiser(self, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -172,7 +183,7 @@ class MoCoV3(Method):
 
 
 def mlp(*widths: int) -> nn.Module:
-    """Linear layers without bias, batch norm after each and ReLU between; the last batch norm has no affine part."""
+    """Linear layers without bias, each with batch norm, ReLU in between; the last batch norm has no affine part."""
     from lightly.models.modules.heads import ProjectionHead
 
     pairs = list(pairwise(widths))
@@ -183,31 +194,31 @@ def mlp(*widths: int) -> nn.Module:
 
 @torch.no_grad()
 def fix_patches(backbone: Any) -> None:
-    """Positions become sines and cosines of row and column, patches a random projection; neither is trained (Sec. 4).
+    """Set fixed sine-cosine positions of row and column and a fixed random patch projection (Sec. 4).
 
-    They stay where timm keeps them, so that the weights are those of timm's own network. A convolutional stem is
-    trained, as it is in the original.
+    They are stored in timm's own parameters, so that the weights load into timm's network. A convolutional stem is
+    trained, as in the original.
     """
     from timm.layers.patch_embed import PatchEmbed
     from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 
-    positions = backbone.pos_embed  # (1, prefix + rows · columns, width); the prefix, [CLS] and the like, has none
+    positions = backbone.pos_embed  # (1, prefix + rows · columns, width); prefix tokens such as [CLS] have no position
     grid = build_sincos2d_pos_embed(list(backbone.patch_embed.grid_size), positions.shape[2], interleave_sin_cos=True)
     positions.zero_()[0, -len(grid) :] = grid
     positions.requires_grad_(False)
     if not isinstance(backbone.patch_embed, PatchEmbed):
         return
     projection = backbone.patch_embed.proj
-    nn.init.xavier_uniform_(projection.weight.view(len(projection.weight), -1))  # as the linear layer that it is
+    nn.init.xavier_uniform_(projection.weight.view(len(projection.weight), -1))  # initialised as a linear layer
     if projection.bias is not None:
         nn.init.zeros_(projection.bias)
     projection.requires_grad_(False)
 
 
 def contrast(queries: Tensor, keys: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """2T · the mean of −log p(own key | all keys) by cosine, and the share of queries nearest to their own (Alg. 1).
+    """2T · the mean of −log p(own key | all keys) by cosine, and the share of queries closest to their key (Alg. 1).
 
-    queries: (B, D) of this rank; keys: (ranks · B, D) of all in order, both of any length.
+    queries: (B, D) of this rank; keys: (ranks · B, D) of all ranks in order, both of any norm.
     """
     with torch.autocast(queries.device.type, enabled=False):
         logits = F.normalize(queries, dim=1) @ F.normalize(keys, dim=1).T / temperature  # (B, ranks · B)

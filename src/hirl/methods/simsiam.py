@@ -1,4 +1,7 @@
-"""SimSiam (Chen and He 2021): each view predicts the other, without negatives, momentum encoder or large batches."""
+"""SimSiam: each view predicts the other, without negatives, momentum encoder or large batches.
+
+Xinlei Chen and Kaiming He. Exploring Simple Siamese Representation Learning. CVPR 2021, arXiv:2011.10566.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +16,27 @@ from torch import Tensor, nn
 
 from hirl.backbones import make_backbone
 from hirl.backbones import width as width_of
-from hirl.data import view_recipes
-from hirl.data.views import View
+from hirl.data.views import Jitter, View, pair
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
+from hirl.methods.parts.augmentations import blur_unless_small
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 
 class SimSiam(Method):
-    """SimSiam.
+    """SimSiam: predict one view of an image from the other, with a stop-gradient against collapse.
 
-    Arguments
-        backbone, backbone_args: a timm name and what timm takes for it.
-        dim, hidden: width of z⁰ and of the projector's two hidden layers (None: as wide as the backbone).
-        predictor_hidden: width of the predictor's hidden layer; the original's is a quarter of `dim`.
-        lr, weight_decay, sgd_momentum: SGD; the rate is for a batch of 256 and scales with the batch. The
-            predictor's rate keeps its peak while the others' falls.
-        warmup_epochs: epochs of linear warm-up (the original has none).
+    Args:
+        backbone: timm name of the encoder.
+        backbone_args: Further arguments of the backbone for timm, such as {"channels": [32, 64, 128, 256]}.
+        dim: Dimension of z⁰, the projector's output.
+        hidden: Width of the projector's two hidden layers; by default that of the backbone's features.
+        predictor_hidden: Width of the predictor's hidden layer; a quarter of `dim` in the original.
+        lr: Peak learning rate of SGD per 256 images; 0.1 at batch 512. The predictor stays at it, the rest follows a
+            cosine to 0.
+        weight_decay: Weight decay of all parameters.
+        sgd_momentum: Momentum of SGD.
+        warmup_epochs: Epochs of linear warm-up from 0; the original has none.
     """
 
     def __init__(
@@ -59,7 +66,7 @@ class SimSiam(Method):
     # Networks
 
     def build(self, plan: Plan) -> None:
-        """As in the original, a ResNet's residual branches start at 0, which is timm's way as well."""
+        """Make the networks. A ResNet's residual branches start at 0, as in the original and by default in timm."""
         from lightly.models.modules.heads import SimSiamPredictionHead, SimSiamProjectionHead
 
         self._check(plan)
@@ -74,7 +81,7 @@ class SimSiam(Method):
     def _check(self, plan: Plan) -> None:
         check_ranges(self)
         if plan.batch_size < 2:
-            raise ValueError(f"a batch of {plan.batch_size} image is too small for batch norm: take 2 or more.")
+            raise ValueError(f"a batch of {plan.batch_size} image is too small for batch norm: use at least 2.")
 
     @property
     def encoder(self) -> nn.Module:
@@ -83,12 +90,15 @@ class SimSiam(Method):
     # Views
 
     def views(self, image_size: int) -> tuple[View, ...]:
-        return view_recipes.simsiam(image_size)
+        """Two draws of one augmentation, that of MoCo v2."""
+        jitter = Jitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, probability=0.8)
+        blur = blur_unless_small(image_size, 0.5)
+        return pair(View(size=image_size, scale=(0.2, 1.0), jitter=jitter, grey=0.2, blur=blur))
 
     # Loss
 
     def forward(self, views: list[Tensor], masks: list[Tensor | None], step: int) -> Output:  # noqa: ARG002
-        # One view at a time, for batch norm keeps them apart; each is encoded once, as prediction and as target.
+        # One view at a time, so that batch norm has statistics per view. Each output predicts and is predicted.
         outputs = [full_precision(self.embed(view)) for view in views]  # 2 × (B, D)
         predictions = [full_precision(self.predictor(output)) for output in outputs]
         return Output(
@@ -105,7 +115,7 @@ class SimSiam(Method):
     # Optimiser
 
     def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:
-        """The predictor must keep up with the changing outputs, so its rate does not fall (Appendix)."""
+        """The predictor must keep up with the changing outputs, so its learning rate does not fall (Appendix)."""
         predictors = {id(weight) for weight in self.predictor.parameters()}
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         groups: list[dict[str, Any]] = [
@@ -129,9 +139,9 @@ class SimSiam(Method):
 
 
 def prediction_loss(predictions: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
-    """Minus the mean cosine of each view's prediction to the other view's output, which gets no gradient (Eq. 2-4).
+    """Minus the mean cosine between each view's prediction and the other view's output, without gradient (Eq. 2-4).
 
-    predictions, outputs: 2 × (B, D) of any length.
+    predictions, outputs: 2 × (B, D) of any norm.
     """
     with torch.autocast(outputs[0].device.type, enabled=False):
         first = F.cosine_similarity(predictions[0], outputs[1].detach(), dim=1).mean()
@@ -140,5 +150,5 @@ def prediction_loss(predictions: Sequence[Tensor], outputs: Sequence[Tensor]) ->
 
 
 def spread(outputs: Tensor) -> Tensor:
-    """The standard deviation of unit-length outputs (n, D) over that of evenly spread ones: 0 is collapse (Fig. 2)."""
+    """The standard deviation of unit-norm outputs (n, D) relative to a uniform spread: 0 is collapse (Fig. 2)."""
     return F.normalize(outputs, dim=1).std(0).mean() * math.sqrt(outputs.shape[1])

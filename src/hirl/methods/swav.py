@@ -1,8 +1,13 @@
-"""SwAV (Caron et al. 2020): predict from one crop which prototypes another crop of the image was assigned to."""
+"""SwAV: predict from one crop which prototypes another crop of the image was assigned to.
+
+Mathilde Caron, Ishan Misra, Julien Mairal, Priya Goyal, Piotr Bojanowski and Armand Joulin. Unsupervised Learning of
+Visual Features by Contrasting Cluster Assignments. NeurIPS 2020, arXiv:2006.09882.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -11,20 +16,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl import backbones
-from hirl.data import view_recipes
-from hirl.data.views import View
+from hirl.data.views import Jitter, View, multi_crop
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
 from hirl.methods.parts import ranks
+from hirl.methods.parts.augmentations import blur_unless_small, local_crop_size
 from hirl.methods.parts.cross_view import cross_view_entropy
 from hirl.methods.parts.lars import LARS
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
-SMALLEST_EPSILON = 0.025  # exp(−2 / ε), the smallest entry, is still a number of single precision
+SMALLEST_EPSILON = 0.025  # so that exp(−2 / ε), the smallest entry, does not underflow in single precision
 
 
 class Network(nn.Module):
-    """Backbone and projector: crops in, z⁰ out."""
+    """Backbone and projector: crops → z⁰."""
 
     def __init__(self, backbone: nn.Module, head: nn.Module) -> None:
         super().__init__()
@@ -34,7 +39,7 @@ class Network(nn.Module):
     def forward(self, crops: list[Tensor]) -> Tensor:
         """Crops of V views, each (B, C, s, s) → (V · B, D).
 
-        Batch norm sees the crops of equal size together in the backbone, and all of them in the projector.
+        Batch norm takes crops of equal size together in the backbone, and all crops together in the projector.
         """
         features = []
         for _, equal in groupby(crops, key=lambda crop: crop.shape[-1]):
@@ -45,22 +50,31 @@ class Network(nn.Module):
 
 
 class SwAV(Method):
-    """SwAV.
+    """SwAV: predict the balanced prototype assignment of another crop.
 
-    Arguments
-        backbone, backbone_args: a timm name and what timm takes for it.
-        dim, hidden: width of z⁰ and of the projector's hidden layer.
-        head_batch_norm: batch norm of z⁰ itself. The original has none; short runs on small images collapse without it.
-        prototypes: K, what images are assigned to.
-        local_crops, local_size: small crops beside the two global ones (None: 3/7 of the image, a multiple of 8).
-        temperature: of the predictions.
-        epsilon, iterations: how soft the assignments are, and the rounds that balance them over the prototypes.
-        frozen_epochs: epochs in which the prototypes keep still.
-        queue_length: earlier embeddings of each global crop that are balanced along with the batch's; a multiple of
-            the batch, 0 for none. Batches much smaller than the prototypes need it.
-        queue_epoch: the epoch, counted from 0, in which the queue begins to fill; it is used once it is full.
-        lr, start_lr, final_lr, warmup_epochs, weight_decay, sgd_momentum: LARS; the three rates are for a batch of 256
-            and scale with the batch.
+    Args:
+        backbone: timm name of the encoder.
+        backbone_args: Further arguments of the backbone for timm, such as {"channels": [32, 64, 128, 256]}.
+        dim: Dimension of z⁰, the projector's output.
+        hidden: Width of the projector's hidden layer.
+        head_batch_norm: Whether batch norm is applied to z⁰. The original has none; short runs on small images collapse
+            without it.
+        prototypes: K, the number of prototypes that crops are assigned to.
+        local_crops: Local crops per image, besides the two global ones.
+        local_size: Side of a local crop in pixels; by default 3/7 of the image's, as a multiple of 8.
+        temperature: Temperature of the predictions' softmax.
+        epsilon: Entropy regularisation of the assignments: the smaller, the sharper; at least 0.025.
+        iterations: Sinkhorn-Knopp iterations that balance the assignments over the prototypes.
+        frozen_epochs: Epochs during which the prototypes stay fixed.
+        queue_length: Stored embeddings per global crop that are balanced together with the batch; a multiple of the
+            batch size, 0 for none. Needed when the batch is much smaller than the number of prototypes.
+        queue_epoch: Epoch, counted from 0, in which the queue starts to fill; it is used once it is full.
+        lr: Peak learning rate of LARS per 256 images; 4.8 at batch 4096.
+        start_lr: Learning rate at the start of the warm-up per 256 images; 0.3 at batch 4096.
+        final_lr: Learning rate at the end of the run per 256 images; 4.8e-3 at batch 4096.
+        warmup_epochs: Epochs of linear warm-up from `start_lr`.
+        weight_decay: Weight decay of all parameters.
+        sgd_momentum: Momentum of LARS.
     """
 
     def __init__(
@@ -128,7 +142,7 @@ class SwAV(Method):
         self._normalise_prototypes()
         self.queue: Tensor
         self.register_buffer("queue", torch.zeros(self.queue_length, 2, self.dim))
-        self._new_embeddings: list[Tensor] = []  # of this step's batches, until the optimiser has moved
+        self._new_embeddings: list[Tensor] = []  # of this step's batches, until `after_step`
 
     def _check(self, plan: Plan) -> None:
         check_ranges(self)
@@ -141,7 +155,7 @@ class SwAV(Method):
         if self.epsilon < SMALLEST_EPSILON:
             raise ValueError(f"epsilon is {self.epsilon}, but must be at least {SMALLEST_EPSILON}.")
         if plan.batch_size < 2:
-            raise ValueError(f"a batch of {plan.batch_size} image fits all prototypes alike: take 2 or more.")
+            raise ValueError(f"a batch of {plan.batch_size} image cannot be balanced over prototypes: use at least 2.")
 
     @property
     def encoder(self) -> nn.Module:
@@ -152,14 +166,19 @@ class SwAV(Method):
         return self.prototypes
 
     remedy = (
-        "take an epsilon well below the temperature, keep the prototypes still for longer (frozen_epochs), set "
+        "use an epsilon well below the temperature, keep the prototypes fixed for longer (frozen_epochs), set "
         "head_batch_norm, or lower the learning rate"
     )
 
     # Views
 
     def views(self, image_size: int) -> tuple[View, ...]:
-        return view_recipes.swav(image_size, local=self.local_size, count=self.local_crops)
+        """Two global crops of .14 to 1 of the image's area, local crops of .05 to .14; MoCo v2's jitter doubled."""
+        jitter = Jitter(brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2, probability=0.8)
+        blur = blur_unless_small(image_size, 0.5)
+        large = View(size=image_size, scale=(0.14, 1.0), jitter=jitter, grey=0.2, blur=blur)
+        local_size = local_crop_size(image_size, 8) if self.local_size is None else self.local_size
+        return multi_crop((large, large), replace(large, size=local_size, scale=(0.05, 0.14)), self.local_crops)
 
     # Loss
 
@@ -183,7 +202,7 @@ class SwAV(Method):
 
     @torch.no_grad()
     def _assignments(self, cosines: Tensor, step: int) -> Tensor:
-        """(2, B, K): what each global crop is assigned to, balanced over the batches of all ranks and the queue."""
+        """(2, B, K): the assignments of the global crops, balanced over the batches of all ranks and the queue."""
         images = cosines.shape[1]
         if self.queue_length and step >= self._queue_start + self.queue_length // self.plan.batch_size:
             earlier = ranks.share(self.queue) @ self.prototype_layer.weight.T  # (length / ranks, 2, K)
@@ -206,7 +225,7 @@ class SwAV(Method):
 
     @torch.no_grad()
     def after_step(self, step: int) -> None:
-        """Brings the prototypes back to unit length and puts the step's embeddings over the oldest of the queue."""
+        """Normalise the prototypes and replace the oldest embeddings of the queue by those of the step."""
         self._normalise_prototypes()
         if self._new_embeddings:
             embeddings = torch.cat(self._new_embeddings)
@@ -249,11 +268,11 @@ class SwAV(Method):
 
 @torch.no_grad()
 def sinkhorn(cosines: Tensor, *, epsilon: float, iterations: int) -> Tensor:
-    """Assignments of n rows to K prototypes that use all prototypes alike over the rows of all ranks.
+    """Assignments of n rows to K prototypes that use all prototypes equally over the rows of all ranks.
 
-    (G, n, K) → (G, n, K) for G sets apart; every row sums to 1. Alternately every prototype is scaled to an equal share
-    of the rows and every row to 1. Only the scales change, so that the matrix is read and never rewritten, and only
-    the K sums travel between ranks.
+    (G, n, K) → (G, n, K) for G independent sets; every row sums to 1. Each iteration scales every prototype to an equal
+    share of the rows, then every row to 1. Only the scales are updated: the matrix is read and never rewritten, and
+    only K sums are exchanged between ranks.
     """
     rows, prototypes = cosines.shape[1:]
     matrix = ((cosines - 1) / epsilon).exp()

@@ -1,4 +1,4 @@
-"""Buildings: upright and square, standing on the ground."""
+"""Buildings: upright and rectangular, standing on the ground."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A batch of pictures being painted: colours, pose, anti-aliased parts, and all that a learner has to see past."""
+"""A batch of pictures in the making: colours, pose, anti-aliased parts, and nuisances such as occlusion and grain."""
 
 from collections.abc import Callable
 
@@ -12,15 +12,15 @@ _LUMA = (0.299, 0.587, 0.114)
 
 
 def colour(hue: Floats, saturation: Floats, luma: Floats) -> list[Floats]:
-    """A colour of this very luma (so that grey pictures keep their contrast), as three channels."""
-    hue = hue + 0.045 * sine(hue * 2 - 0.6)  # fewer raw greens and magentas, which the even wheel is full of
+    """A colour of exactly this luma, so that greyscale pictures keep their contrast, as three channels."""
+    hue = hue + 0.045 * sine(hue * 2 - 0.6)  # fewer raw greens and magentas, which dominate an even wheel
     wheel = [np.clip(np.abs(wrap(hue - shift, 1.0)) * 6 - 1, 0, 1) for shift in (0.5, 0.8333333, 0.1666667)]
     grey = wheel[0] * _LUMA[0] + wheel[1] * _LUMA[1] + wheel[2] * _LUMA[2]
     return [luma + saturation * (channel - grey) for channel in wheel]
 
 
 class Canvas:
-    """A batch of pictures being painted; (u, v) are the object's own coordinates, its radius about 1."""
+    """A batch of pictures in the making; (u, v) are the object's own coordinates, with a radius of about 1."""
 
     def __init__(self, *, dice: Dice, size: int) -> None:
         self.dice = dice
@@ -32,7 +32,7 @@ class Canvas:
         self._choose_colours()
 
     def _choose_colours(self) -> None:
-        """Hues in a loose harmony, tones far apart; the same law for every kind."""
+        """Hues in a loose harmony with distant tones; the same distribution for every kind."""
         dice = self.dice
         hue = dice.between(0, 1)
         second = hue + dice.sign() * np.where(dice.chance(0.5) > 0, dice.between(0.05, 0.15), dice.between(0.35, 0.5))
@@ -44,13 +44,13 @@ class Canvas:
         third = hue + dice.between(0.15, 0.85)
         self.ground = colour(third, dice.between(0.05, 0.3), dice.between(0.1, 0.95))
         self.far = colour(third + dice.between(-0.12, 0.12), dice.between(0.05, 0.3), dice.between(0.1, 0.95))
-        # a dark or a white outline: a form must not be known by the darkness around it
+        # a dark or a white outline: a dark edge must not give a shape away
         ink = dice.chance(0.65)
         self.rim = [np.where(ink > 0, channel * 0.4, 0.35 * channel + 0.62) for channel in self.base]
         self.shade = [channel * 0.72 for channel in self.base]
 
     def pose(self, *, tilt: float, reach: float = 1.0) -> None:
-        """Place the object: turned by up to `tilt` turns either way, mirrored or not, moved and scaled."""
+        """Place the object: rotated by up to `tilt` turns in either direction, possibly mirrored, moved and scaled."""
         dice = self.dice
         angle = dice.between(-tilt, tilt)
         scale = dice.between(0.7, 1.1) * reach
@@ -105,7 +105,7 @@ class Canvas:
                 channel += share * (value - channel)
 
     def weather(self) -> None:
-        """What happens between object and lens: something in the way, uneven light, contrast, grain."""
+        """Nuisances between object and lens: occluding blobs, uneven light, contrast, grain."""
         dice = self.dice
         pixels = np.float32(self.size / 2)
         for _ in range(2):
@@ -122,7 +122,7 @@ class Canvas:
         self.rgb += grain
 
     def _grain(self) -> Floats:
-        """Noise of triangular law in (−1, 1), hashed from the picture's key and the pixel's place."""
+        """Noise of triangular distribution in (−1, 1), hashed from the picture's key and the pixel's position."""
         key = mix(self.dice.keys, GRAIN).astype(np.uint32)[:, None, None]
         place = np.arange(self.size * self.size, dtype=np.uint32).reshape(1, self.size, self.size)
         with np.errstate(over="ignore"):
@@ -135,5 +135,5 @@ class Canvas:
 
     def as_bytes(self) -> NDArray[np.uint8]:
         """(B, 3, size, size)."""
-        whole = (np.clip(self.rgb, 0, 1) * 255 + 0.5).astype(np.uint8)
-        return whole.transpose(1, 0, 2, 3)
+        levels = (np.clip(self.rgb, 0, 1) * 255 + 0.5).astype(np.uint8)
+        return levels.transpose(1, 0, 2, 3)

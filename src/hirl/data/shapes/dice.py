@@ -1,4 +1,4 @@
-"""Random numbers that are a function of a picture's key: integer hashing, the same on every machine."""
+"""Random numbers as a function of a picture's key: integer hashing, equal on every machine."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,7 +7,7 @@ from hirl.data.shapes.forms import Floats
 
 Keys = NDArray[np.uint64]
 
-# salts of what is not drawn by dice, which count 1, 2, 3 …
+# salts of draws without dice, which count 1, 2, 3 …
 GRAIN, ORDER = -2, -3
 _GOLDEN = 0x9E3779B97F4A7C15
 
@@ -22,7 +22,7 @@ def mix(key: Keys, salt: int) -> Keys:
 
 
 class Dice:
-    """Random numbers of each picture: a function of its key and of how many were drawn before, nothing else."""
+    """Random numbers per picture: a function of its key and of the number of earlier draws only."""
 
     def __init__(self, keys: Keys) -> None:
         self.keys = keys  # (B,)

@@ -1,8 +1,8 @@
-"""Curves and outlines as arithmetic on arrays of coordinates, to the same bits on every machine.
+"""Curves and outlines as arithmetic on arrays of coordinates, bit-identical on every machine.
 
-Only + − × ÷, square root, rounding and comparison are used, one array operation at a time. IEEE 754 fixes the result
-of each, so no processor or library version can flip a pixel; sine and arc tangent, which it does not fix, are
-polynomials here.
+Only + − × ÷, square root, rounding and comparison are used, one array operation at a time. IEEE 754 defines the exact
+result of each, so no processor or library version can change a pixel; sine and arc tangent, which it does not define,
+are polynomials here.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def sine(turns: Floats) -> Floats:
-    """sin(2π · turns), within 2e-3: smooth and periodic is all that drawing asks."""
+    """sin(2π · turns), within 2e-3: drawing only needs it smooth and periodic."""
     t = turns - np.rint(turns)
     y = t * (8 - 16 * np.abs(t))
     return y * (0.775 + 0.225 * np.abs(y))
@@ -35,7 +35,7 @@ def turns_of(x: Floats, y: Floats) -> Floats:
 
 
 def wrap(x: Floats, period: float) -> Floats:
-    """Fold x into one period around 0: repeats whatever is drawn with it."""
+    """Fold x into one period around 0: repeats anything drawn with it."""
     return x - np.rint(x * (1 / period)) * period
 
 

@@ -36,7 +36,7 @@ def butterfly(c: Canvas, kind: int) -> None:
 
 
 def beetle(c: Canvas, kind: int) -> None:
-    """A domed shell, parted down the middle, on six legs."""
+    """A domed shell, split down the middle, on six legs."""
     c.pose(tilt=0.5)
     u, v = np.abs(c.u), c.v
     shell = ellipse(c.u, v - 0.12, 0.66, 0.78)

@@ -1,4 +1,4 @@
-"""From (seed, split, index, size) to pictures, some thousands at a time."""
+"""From (seed, split, index, size) to pictures, in batches of some thousands."""
 
 import time
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from hirl.data.shapes.dice import ORDER, Dice, Keys, mix
 from hirl.data.shapes.tree import KINDS, TREE
 
 SPLITS = ("train", "val")
-# arrays of so many pixels per kind stay in the processor's cache
+# arrays of this many pixels per kind stay in the processor's cache
 _PIXELS_AT_ONCE = 65_536
 
-# by kind: what is behind it, who paints it, which marks it wears
-_RECIPES = [
+# per kind: its background, its painter and the number of its marks
+_PAINTERS = [
     (kingdom.setting, family.painter, marks)
     for kingdom in TREE.values()
     for family in kingdom.families.values()
@@ -24,13 +24,13 @@ _RECIPES = [
 
 
 def _keys(*, seed: int, split: str, start: int, stop: int) -> Keys:
-    """A hash for each picture (stop − start,): all that its drawing depends on, besides kind and size."""
+    """A hash per picture (stop − start,), which determines its drawing together with kind and size."""
     stream = mix(np.array([seed], dtype=np.uint64), SPLITS.index(split))
     return mix(np.add(stream, np.arange(start, stop, dtype=np.uint64)), 0)
 
 
 def kinds_of(*, seed: int, split: str, images: int) -> NDArray[np.int64]:
-    """The kind of each picture: every run of 48 from the start holds each kind once, in an order of its own."""
+    """The kind of each picture: every run of 48 from the start holds each kind once, in its own order."""
     rounds = -(-images // len(KINDS))
     keys = _keys(seed=seed, split=split, start=0, stop=rounds * len(KINDS))
     order = np.argsort(mix(keys, ORDER).reshape(rounds, len(KINDS)), axis=1, kind="stable")
@@ -38,12 +38,12 @@ def kinds_of(*, seed: int, split: str, images: int) -> NDArray[np.int64]:
 
 
 def _paint(kinds: NDArray[np.int64], keys: Keys, size: int) -> NDArray[np.uint8]:
-    """(B, 3, size, size): each kind's pictures are painted together."""
+    """(B, 3, size, size); the pictures of each kind are painted together."""
     pictures = np.empty((len(kinds), 3, size, size), dtype=np.uint8)
     for kind in np.unique(kinds):
         rows = np.flatnonzero(kinds == kind)
         canvas = Canvas(dice=Dice(keys[rows]), size=size)
-        setting, painter, marks = _RECIPES[kind]
+        setting, painter, marks = _PAINTERS[kind]
         canvas.backdrop(setting)
         painter(canvas, marks)
         canvas.weather()

@@ -1,4 +1,4 @@
-"""Shapes: the pictures as an indexed set, with labels, drawn once and kept on disk."""
+"""Shapes: the built-in pictures as an indexed set with labels, drawn once and cached on disk."""
 
 import warnings
 from collections.abc import Iterable
@@ -24,15 +24,15 @@ SMALLEST, LARGEST = 16, 512
 class Shapes(ImageSet):
     """An indexed set of drawn pictures with labels at three levels.
 
-    Picture i depends on `seed`, `split`, `size` and i alone: not on `images`, the machine or what was drawn before.
-    A larger size draws the same scene finer. Each run of 48 pictures from the start holds every kind once.
+    Picture i depends only on `seed`, `split`, `size` and i, not on `images`, the machine or earlier draws. A larger
+    size draws the same scene in more detail. Each run of 48 pictures from the start holds every kind once.
 
     Args:
-        images: How many pictures.
+        images: Number of pictures.
         size: Height and width in pixels, 16 to 512.
-        seed: Another seed, other pictures of the same kinds.
+        seed: Selects other pictures of the same kinds.
         split: "train" or "val": two sets without a common picture.
-        cache: Keep the drawn pictures in $XDG_CACHE_HOME/hirl (~/.cache/hirl) and open them from there next time.
+        cache: Whether to keep the drawn pictures in $XDG_CACHE_HOME/hirl (~/.cache/hirl) for the next time.
     """
 
     labels: Tensor
@@ -70,7 +70,7 @@ class Shapes(ImageSet):
         return self.pixels[index]
 
     def __getstate__(self) -> dict[str, Any]:
-        """A cached set travels to worker processes without its pixels: they open the file."""
+        """A cached set is sent to worker processes without its pixels: they open the file."""
         return {name: value for name, value in self.__dict__.items() if not (self._cached and name == "pixels")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -79,14 +79,14 @@ class Shapes(ImageSet):
             self._open()
 
     def _open(self) -> None:
-        """Set `pixels`: from the cache, which is filled first where it is empty, or drawn into memory."""
+        """Set `pixels`: from the cache, which is filled first if empty, or drawn into memory."""
         shape = (self.images, 3, self.size, self.size)
         if self._cached:
             file = cache_folder() / f"shapes-{DRAWING_VERSION}-{self.split}-{self.seed}-{self.size}px-{self.images}.npy"
             try:
                 if not _holds(file, shape):
                     _write(file, shape, self._paint())
-                # mapped copy-on-write: pages are read when touched, and no change reaches the file
+                # mapped copy-on-write: pages are read on access, and changes do not reach the file
                 self.pixels = torch.from_numpy(np.load(file, mmap_mode="c"))
                 return
             except OSError as error:
@@ -104,7 +104,7 @@ class Shapes(ImageSet):
 
 
 def _holds(file: Path, shape: tuple[int, ...]) -> bool:
-    """Whether the file is a whole array of this shape."""
+    """Whether the file is a complete array of this shape."""
     try:
         array = np.load(file, mmap_mode="r")
     except (FileNotFoundError, EOFError, ValueError):
@@ -113,7 +113,7 @@ def _holds(file: Path, shape: tuple[int, ...]) -> bool:
 
 
 def _write(file: Path, shape: tuple[int, ...], batches: Iterable[NDArray[np.uint8]]) -> None:
-    """Write the array batch by batch, whole or not at all, whoever else writes or dies meanwhile."""
+    """Write the array batch by batch, atomically."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(file) as aside, aside.open("wb") as out:
         np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})

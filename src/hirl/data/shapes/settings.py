@@ -1,7 +1,7 @@
-"""Where the things of a kingdom are met: a faint pattern on the ground, shared by all its families.
+"""The setting of a kingdom: a faint background pattern shared by all its families.
 
-It stands for context, as sea and sky do in photographs: part of what makes a kingdom one, in the corner of a picture
-as in its middle, and never of use in telling its families apart.
+It plays the role of context, as sea and sky do in photographs: visible in every crop, it identifies the kingdom but not
+the family.
 """
 
 import numpy as np

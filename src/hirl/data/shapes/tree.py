@@ -1,7 +1,7 @@
-"""The tree of `Shapes`: 4 kingdoms, 12 families, 48 kinds, and who paints them.
+"""The tree of `Shapes`: 4 kingdoms, 12 families, 48 kinds, and their painters.
 
-Kinds of a family share outline and theme of marking. Families of a kingdom share setting and plan: flowers are radial,
-fish lie along an axis, insects are two mirrored halves, buildings are upright and square.
+Kinds of a family share an outline and a type of marks. Families of a kingdom share setting and layout: flowers are
+radial, fish lie along an axis, insects are two mirrored halves, buildings are upright and rectangular.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from hirl.data.shapes.forms import Floats
 
 @dataclass(frozen=True)
 class Family:
-    painter: Callable[[Canvas, int], None]  # told the number of the kind's marks
+    painter: Callable[[Canvas, int], None]  # arguments: canvas, number of the kind's marks
     marks: tuple[str, ...]
 
 

@@ -16,13 +16,13 @@ from hirl.data.sources.image_set import ImageSet, LabelNames
 from hirl.data.sources.labels import given_labels
 from hirl.data.sources.splits import choose_split, no_splits, usual_name
 
-_CHUNK = 1024  # images converted at a time, so that the wider numbers in between stay small
+_CHUNK = 1024  # images converted at a time, to limit the memory of wider intermediate types
 _IMAGE_KEYS = ("images", "image", "x", "data", "arr_0")
 _LABEL_KEYS = ("labels", "label", "y", "targets", "arr_1")
 
 
 class ArrayImages(ImageSet):
-    """Equal-sized images held in memory; `pixels` is the whole set."""
+    """Equal-sized images in memory; `pixels` holds all of them."""
 
     pixels: Tensor
 
@@ -40,7 +40,7 @@ class ArrayImages(ImageSet):
 
 
 def from_arrays(images: Any, labels: Any = None, *, name: str, channels: int) -> ArrayImages:
-    """`images` as numpy or torch, `labels` as `labels.given_labels` takes them."""
+    """`images` as a numpy array or torch tensor, `labels` as for `labels.given_labels`."""
     pixels = as_pixels(images, channels=channels, name=name)
     if labels is None:
         return ArrayImages(name=name, pixels=pixels)
@@ -51,7 +51,7 @@ def from_arrays(images: Any, labels: Any = None, *, name: str, channels: int) ->
 def as_pixels(images: np.ndarray | Tensor, *, channels: int, name: str) -> Tensor:
     """(N, C, H, W) uint8 from (N, H, W), (N, H, W, C) or (N, C, H, W) with 1, 3 or 4 channels, 8 or 16 bits.
 
-    Memory is shared with what was given when nothing has to change.
+    The memory is shared with `images` if no conversion is needed.
     """
     array = images.detach().cpu().numpy() if isinstance(images, Tensor) else images
     if array.dtype not in (np.uint8, np.uint16):
@@ -83,7 +83,7 @@ def _channels_first(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def _converted(values: np.ndarray, sixteen_bits: bool, channels: int) -> np.ndarray:
-    """(n, C, H, W) int32 as uint8 in `channels` channels, as the decoder would have it."""
+    """(n, C, H, W) int32 as uint8 with `channels` channels, by the decoder's rules."""
     if sixteen_bits:
         values = (values.astype(np.int64) * 255 + 32767) // 65535
     if values.shape[1] == 4:  # over white
@@ -97,13 +97,13 @@ def _converted(values: np.ndarray, sixteen_bits: bool, channels: int) -> np.ndar
 
 
 def open_npz(path: Path, *, split: str | None, channels: int) -> ArrayImages:
-    """`images` and `labels`, or a pair for every split: `train_images`, `val_images`, ... or `x_train`, ..."""
+    """`images` and `labels`, or a pair per split: `train_images`, `val_images`, ... or `x_train`, ..."""
     name = one_line(str(path))
     keys = list(_load_npz(path, name))
     pairs = _pairs(keys)
     if not pairs:
         raise ValueError(
-            f"{name} holds {', '.join(map(repr, keys)) or 'nothing'}; its images must be called "
+            f"{name} holds {', '.join(map(repr, keys)) or 'nothing'}; its images must be named "
             f"{', '.join(map(repr, _IMAGE_KEYS))}, or 'train_images' and so on."
         )
     if None in pairs:
@@ -118,11 +118,11 @@ def open_npz(path: Path, *, split: str | None, channels: int) -> ArrayImages:
 
 
 def _load_npz(path: Path, name: str, wanted: tuple[str, ...] = ()) -> dict[str, np.ndarray | None]:
-    """All keys of the file, with the arrays of those that are wanted."""
+    """All keys of the file, with the arrays of the wanted ones."""
     try:
         stored = np.load(path, allow_pickle=False)
         if not isinstance(stored, np.lib.npyio.NpzFile):
-            raise ValueError("it holds one array only; load it and pass the array")
+            raise ValueError("it holds a single array; load it and pass the array")
         with stored:
             return {key: stored[key] if key in wanted else None for key in stored.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
@@ -133,10 +133,10 @@ def _pairs(keys: list[str]) -> dict[str | None, tuple[str, str]]:
     """Per split (None: the file has no splits) the keys of images and labels ("" for none)."""
     found: dict[str | None, dict[str, str]] = {}
     for key in keys:
-        words = key.lower().split("_")
-        part = next((usual for word in words if (usual := usual_name(word))), None)
-        rest = "_".join(word for word in words if not usual_name(word))
+        parts = key.lower().split("_")
+        split = next((usual for part in parts if (usual := usual_name(part))), None)
+        rest = "_".join(part for part in parts if not usual_name(part))
         kind = "images" if rest in _IMAGE_KEYS else "labels" if rest in _LABEL_KEYS else None
         if kind:
-            found.setdefault(part, {}).setdefault(kind, key)
-    return {part: (pair["images"], pair.get("labels", "")) for part, pair in found.items() if "images" in pair}
+            found.setdefault(split, {}).setdefault(kind, key)
+    return {split: (pair["images"], pair.get("labels", "")) for split, pair in found.items() if "images" in pair}

@@ -1,4 +1,4 @@
-"""Where cached files live."""
+"""The folder of cached files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One encoded image, of any kind Pillow knows, as a (C, H, W) uint8 tensor.
+"""Decoding of one image, of any format that Pillow supports, to a (C, H, W) uint8 tensor.
 
-JPEGs go through simplejpeg: the same pixels as Pillow's in less time, at reduced size too, and it notices damage
-that Pillow passes over. Everything else, and a JPEG it finds odd, goes through Pillow.
+JPEGs are decoded by simplejpeg: the same pixels as Pillow's in less time, also at reduced size, and with errors for
+damage that Pillow ignores. Other formats, and JPEGs that simplejpeg rejects, are decoded by Pillow.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch import Tensor
 if TYPE_CHECKING:
     from PIL import Image
 
-MAX_PIXELS = 89_478_485  # from here on Pillow warns of a decompression bomb: a quarter of a gigabyte as RGB
+MAX_PIXELS = 89_478_485  # above this Pillow warns of a decompression bomb: a quarter of a gigabyte as RGB
 MAX_BYTES = 2**30
 
 _JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
 _OTHERS = (".png", ".bmp", ".dib", ".gif", ".webp", ".avif", ".tif", ".tiff", ".tga", ".jp2")
 EXTENSIONS = (*_JPEG, *_OTHERS, ".ppm", ".pgm", ".pbm", ".pnm")
 
-# What Pillow's plug-ins and simplejpeg let out on damaged files.
+# The exceptions that Pillow's plug-ins and simplejpeg raise for damaged files.
 _DECODER_ERRORS = (
     OSError,
     SyntaxError,
@@ -40,11 +40,12 @@ _DECODER_ERRORS = (
     zlib.error,
 )
 
-# Where libjpeg would go on with grey or garbage, and Pillow lets it. Stray bytes, its commonest complaint, do no harm.
+# Errors after which libjpeg would fill in grey or garbage, which Pillow accepts. Stray bytes, the commonest complaint,
+# are harmless.
 _SERIOUS_DAMAGE = ("premature end", "bad huffman code")
 
 _ORIENTATION = 0x0112  # the EXIF tag
-# What undoes each orientation: whether height and width are swapped, then the axes that are mirrored.
+# The inverse of each orientation: whether height and width are swapped, then the axes to flip.
 _TURNS: dict[int, tuple[bool, list[int]]] = {
     2: (False, [2]),
     3: (False, [1, 2]),
@@ -58,11 +59,11 @@ _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 
 
 class DecodeError(ValueError):
-    """These bytes are no image we can use; the text says why."""
+    """The bytes cannot be decoded as an image; the message gives the reason."""
 
 
 def is_image_name(name: str) -> bool:
-    """By the extension, in upper or lower case."""
+    """Whether the extension, in upper or lower case, is that of an image."""
     return name.lower().endswith(EXTENSIONS)
 
 
@@ -82,9 +83,9 @@ def decode(data: bytes, *, channels: int = 3, shorter: int | None = None) -> Ten
     except Image.DecompressionBombError as error:
         raise DecodeError(_too_large("its")) from error
     except UnidentifiedImageError as error:
-        raise DecodeError("it is no image, or of a kind Pillow cannot read") from error
+        raise DecodeError("it is not an image, or of a format that Pillow does not support") from error
     except _DECODER_ERRORS as error:
-        raise DecodeError(f"it is damaged or cut short ({_reason(error)})") from error
+        raise DecodeError(f"it is damaged or truncated ({_reason(error)})") from error
 
 
 def _decoded(image: Image.Image, data: bytes, channels: int, shorter: int | None) -> Tensor:
@@ -92,12 +93,12 @@ def _decoded(image: Image.Image, data: bytes, channels: int, shorter: int | None
         pixels = _jpeg(data, channels, shorter or 0)
         if pixels is not None:
             return pixels
-    image.load()  # only now are mode and palette final
+    image.load()  # mode and palette are final only after this
     return _tensor(_eight_bits(image), "RGB" if channels == 3 else "L")
 
 
 def _jpeg(data: bytes, channels: int, shorter: int) -> Tensor | None:
-    """(C, H, W); None for a file that breaks the rules of the format, of which Pillow may yet make something."""
+    """(C, H, W); None for a file that violates the format but that Pillow may be able to decode."""
     import simplejpeg
 
     try:
@@ -106,7 +107,7 @@ def _jpeg(data: bytes, channels: int, shorter: int) -> Tensor | None:
             colorspace="RGB" if channels == 3 else "GRAY",
             min_height=shorter,
             min_width=shorter,
-            min_factor=2.0 if shorter else 1.0,  # reducing by less saves no time
+            min_factor=2.0 if shorter else 1.0,  # a smaller reduction saves no time
         )
     except ValueError as error:
         if any(damage in str(error).lower() for damage in _SERIOUS_DAMAGE):
@@ -116,17 +117,17 @@ def _jpeg(data: bytes, channels: int, shorter: int) -> Tensor | None:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """The same picture without palette, transparency or more than 8 bits a channel."""
+    """The same image without palette or transparency, with 8 bits per channel."""
     from PIL import Image
 
     sixteen = image.mode in _SIXTEEN_BITS or (image.mode == "I" and image.format in ("PNG", "PPM"))
     if sixteen:
         values = np.asarray(image).astype(np.uint32)
         if values.size and int(values.max()) > 0xFFFF:
-            raise DecodeError("its values pass 16 bits")
+            raise DecodeError("its values exceed 16 bits")
         return Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
     if image.mode in ("I", "F"):
-        raise DecodeError("its 32-bit values have no known range; store it with 8 or 16 bits a channel")
+        raise DecodeError("its 32-bit values have no known range; store it with 8 or 16 bits per channel")
     if image.has_transparency_data:
         picture = image.convert("RGBA")
         white = Image.new("RGBA", picture.size, (255, 255, 255, 255))
@@ -141,7 +142,7 @@ def _tensor(image: Image.Image, mode: str) -> Tensor:
 
 
 def _orientation(image: Image.Image) -> int:
-    """1 (upright) unless the EXIF data say otherwise; damage there does not spoil the picture."""
+    """The EXIF orientation, or 1 (upright) without one; damaged EXIF data are ignored."""
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
     except _DECODER_ERRORS:
@@ -156,7 +157,7 @@ def _upright(pixels: Tensor, orientation: int) -> Tensor:
 
 
 def _too_large(size: str) -> str:
-    return f"{size} pixels are more than the {MAX_PIXELS:,} an image may have"
+    return f"{size} pixels exceed the limit of {MAX_PIXELS:,}"
 
 
 def _reason(error: BaseException) -> str:

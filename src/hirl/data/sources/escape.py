@@ -1,10 +1,10 @@
-"""File and folder names, which may hold any bytes, as printable text on one line."""
+"""File and folder names, which may contain any bytes, as printable text on one line."""
 
 
 def one_line(text: str) -> str:
     r"""`text` with line breaks, control characters, undecodable bytes and backslashes written as `\n`, `\xff`, ...
 
-    Different names stay different, and what comes back can be printed in UTF-8 anywhere.
+    Different names stay different, and the result can be printed in UTF-8 anywhere.
     """
     return "".join(c if c.isprintable() and c != "\\" else _escaped(c) for c in text)
 

@@ -1,4 +1,4 @@
-"""Images that lie in files of their own."""
+"""Images stored as one file each."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hirl.data.sources.image_set import BadImage, ImageSet, LabelNames
 
 
 class FileImages(ImageSet):
-    """Files given as a folder number and a name each.
+    """Files given by folder number and name.
 
-    The names are held in one block of bytes: a million of them go to a worker process in milliseconds, and
-    reading them does not touch a million reference counts (which would copy the memory of forked workers).
+    The names are stored in one block of bytes: a million of them are sent to a worker process in milliseconds, and
+    reading them does not touch a million reference counts, which would copy the memory of forked workers.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class FileImages(ImageSet):
         path = self.path(index)
         try:
             status = Path(path).stat()
-            if not stat.S_ISREG(status.st_mode):  # a pipe or device would never end
+            if not stat.S_ISREG(status.st_mode):  # reading a pipe or device would never end
                 raise BadImage(index, path, "it is not a regular file")
             if status.st_size > MAX_BYTES:
-                raise BadImage(index, path, f"{status.st_size:,} bytes are more than the {MAX_BYTES:,} allowed")
+                raise BadImage(index, path, f"{status.st_size:,} bytes exceed the limit of {MAX_BYTES:,}")
             data = Path(path).read_bytes()
         except OSError as error:
             raise BadImage(index, path, error.strerror or type(error).__name__) from error

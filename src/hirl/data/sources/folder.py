@@ -1,4 +1,4 @@
-"""A folder of images: flat, one folder a class, classes within classes, or any of these below train/ and val/."""
+"""A folder of images: flat, one folder per class, nested classes, or any of these below train/ and val/."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hirl.data.sources.splits import are_splits, choose_split, no_splits
 def open_folder(
     root: Path, images: Mapping[str, list[str]], *, split: str | None, channels: int, labelled: bool | None
 ) -> ImageSet:
-    """`images` are the names per folder, as `scan` gives them; there is at least one.
+    """`images`: the file names per folder, as returned by `scan`; at least one.
 
     Labels come from folder names; classes are numbered over all splits, so that train and val agree.
     """
@@ -55,7 +55,7 @@ def open_folder(
 
 
 def _levels(folders: list[Folder], part: Folder) -> tuple[dict[Folder, Tensor], LabelNames] | None:
-    """Each folder's labels, over all parts that have them: a part with images outside class folders has none."""
+    """The labels per folder, over all parts that have labels: a part with images outside class folders has none."""
     unlabelled = {folder for folder in folders if len(folder) == len(part)}
     classes = [folder for folder in folders if folder[: len(part)] not in unlabelled]
     labels = None if part in unlabelled else folder_labels([folder[len(part) :] for folder in classes])
@@ -63,9 +63,11 @@ def _levels(folders: list[Folder], part: Folder) -> tuple[dict[Folder, Tensor], 
 
 
 def _explain_no_labels(flat: bool, name: str, *, required: bool) -> None:
-    """A flat folder is unlabelled without a word; images lying beside class folders deserve one."""
+    """Warn about images beside class folders, but not about a flat folder; raise ValueError if labels are required."""
     problem = f"{name} has no class folders" if flat else f"{name} has images beside its class folders"
     if required:
-        raise ValueError(f"{problem}, so labelled=True cannot be met.")
+        raise ValueError(f"{problem}, so labelled=True is not possible.")
     if not flat:
-        warnings.warn(f"{problem}, so it is taken as unlabelled; labelled=False says so.", stacklevel=4)
+        warnings.warn(
+            f"{problem}, so it is treated as unlabelled; pass labelled=False if this is intended.", stacklevel=4
+        )

@@ -1,4 +1,4 @@
-"""Hugging Face `datasets`: objects somebody loaded, folders they saved, folders of parquet files."""
+"""Hugging Face `datasets`: loaded objects, saved folders and folders of parquet files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hirl.data.sources.splits import choose_split, no_splits
 
 
 class HuggingFaceImages(ImageSet):
-    """Rows of a `datasets.Dataset`; images stay encoded until they are read."""
+    """Rows of a `datasets.Dataset`; images are decoded when they are read."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class HuggingFaceImages(ImageSet):
             path = Path(stored["path"])
             try:
                 if path.stat().st_size > MAX_BYTES:
-                    raise BadImage(index, str(path), f"it has more than {MAX_BYTES:,} bytes")
+                    raise BadImage(index, str(path), f"it exceeds the limit of {MAX_BYTES:,} bytes")
                 data = path.read_bytes()
             except OSError as error:
                 raise BadImage(index, str(path), error.strerror or type(error).__name__) from error
@@ -56,7 +56,7 @@ class HuggingFaceImages(ImageSet):
 
 
 def is_hugging_face(source: object) -> bool:
-    """Whether `source` came out of the `datasets` library, found out without importing it."""
+    """Whether `source` is an object of the `datasets` library, without importing the library."""
     return type(source).__module__.split(".")[0] == "datasets"
 
 
@@ -71,7 +71,7 @@ def open_hugging_face(source: Any, *, split: str | None, channels: int, name: st
         name = name or source.info.dataset_name or "datasets.Dataset"
         no_splits(split, name=name)
     else:
-        raise ValueError(f"A {type(source).__name__} has no index to read by; load it without streaming=True.")
+        raise ValueError(f"A {type(source).__name__} has no index; load it without streaming=True.")
     rows = source.with_format(None)
     if len(rows) == 0:
         raise ValueError(f"{name} has no rows.")
@@ -91,7 +91,7 @@ def open_saved(root: Path, *, split: str | None, channels: int) -> ImageSet:
 
 
 def open_parquet(root: Path, *, split: str | None, channels: int) -> ImageSet:
-    """A folder of parquet files: splits by folder or file name (`train-00000.parquet`), as the hub has them."""
+    """A folder of parquet files with splits by folder or file name (`train-00000.parquet`), as on the hub."""
     library = _library()
     name = one_line(str(root))
     try:
@@ -113,7 +113,7 @@ def _library() -> ModuleType:
 
 
 def _image_column(rows: Any, library: ModuleType, name: str) -> str:
-    """The one column of images: declared as such, or encoded bytes as other programs write them."""
+    """The only column of images: declared as such, or else of encoded bytes."""
     declared = [column for column, kind in rows.features.items() if isinstance(kind, library.Image)]
     found = declared or [column for column, kind in rows.features.items() if _holds_bytes(kind, library)]
     if len(found) != 1:
@@ -130,15 +130,15 @@ def _holds_bytes(kind: Any, library: ModuleType) -> bool:
 
 
 def _labels(rows: Any, library: ModuleType, name: str) -> tuple[Tensor | None, LabelNames]:
-    """Every ClassLabel column is a level, the one with most classes the finest; else a column `label`."""
+    """Each ClassLabel column is a level, the one with most classes the finest; otherwise a column `label`."""
     kinds = {column: kind for column, kind in rows.features.items() if isinstance(kind, library.ClassLabel)}
     if kinds:
         columns = sorted(kinds, key=lambda column: -kinds[column].num_classes)
         table = np.stack([_values(rows, column) for column in columns], axis=1)
-        if (table < 0).all():  # how the hub marks a split whose labels are kept back
+        if (table < 0).all():  # the hub's mark of a split with withheld labels
             return None, ()
         if (table < 0).any():
-            raise ValueError(f"{name} has labels for some rows and -1 for others; keep those that have one.")
+            raise ValueError(f"{name} has labels for some rows and -1 for others; keep only rows with labels.")
         return torch.from_numpy(table.astype(np.int64)), tuple(tuple(kinds[column].names) for column in columns)
     if "label" in rows.column_names:
         return given_labels(_values(rows, "label"), count=len(rows), name=name)

@@ -1,4 +1,4 @@
-"""What every source becomes: an indexed set of images, with labels at any number of levels or none."""
+"""The common form of all sources: an indexed set of images, with labels at any number of levels or none."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from hirl.data.sources.decode import DecodeError, decode
 from hirl.data.sources.escape import one_line
 
 LabelNames = tuple[tuple[str, ...], ...]
+LARGE_IMAGE_SIZE = 224  # pixels; of training views and evaluation images, unless a set is small
 
 
-class BadImage(ValueError):  # noqa: N818 - it names the image, the way it is caught
-    """One image of a set cannot be read; the caller decides whether that ends the run or is skipped."""
+class BadImage(ValueError):  # noqa: N818 - named after the image
+    """An image of a set cannot be read; the caller decides whether to stop or to skip it."""
 
     def __init__(self, index: int, path: str, reason: str) -> None:
-        super().__init__(index, path, reason)  # all three, so that it travels between processes whole
+        super().__init__(index, path, reason)  # all three, so that it can be pickled
         self.index = index
         self.path = path
         self.reason = reason
@@ -26,13 +27,14 @@ class BadImage(ValueError):  # noqa: N818 - it names the image, the way it is ca
 
 
 class ImageSet(ABC):
-    """Images by index. Picklable and cheap to hand to worker processes.
+    """Images by index. Picklable and cheap to send to worker processes.
 
-    name         what the set is called in messages
-    labels       (N, levels) int64, column 0 the finest level and the last the coarsest; None: unlabelled
-    label_names  per level the class names in index order; () when unlabelled
-    channels     3, or 1 for grey
-    pixels       (N, C, H, W) uint8 when the whole set is one array in memory, else None
+    Attributes:
+        name: The name of the set in messages.
+        labels: (N, levels) int64, column 0 the finest level and the last the coarsest; None if unlabelled.
+        label_names: The class names per level in index order; () if unlabelled.
+        channels: 3, or 1 for greyscale.
+        pixels: (N, C, H, W) uint8 if the set is one array in memory, else None.
     """
 
     fingerprint: str | None = None
@@ -58,14 +60,19 @@ class ImageSet(ABC):
 
     @abstractmethod
     def read(self, index: int, *, shorter: int | None = None) -> Tensor:
-        """(C, H, W) uint8; the memory layout is the decoder's. Raises BadImage.
+        """(C, H, W) uint8, in the decoder's memory layout. Raises BadImage.
 
-        With `shorter` the caller needs no more than that many pixels on the shorter side: a JPEG may then be
-        decoded at a half, quarter or eighth of its size, never below what was asked.
+        shorter: the number of pixels that the caller needs on the shorter side: a JPEG may then be decoded at a half,
+        quarter or eighth of its size, never below that number.
         """
 
+    @property
+    def default_size(self) -> int:
+        """The side in pixels of views and evaluation images by default: that of small images in memory, else 224."""
+        return LARGE_IMAGE_SIZE if self.pixels is None else int(min(self.pixels.shape[-2:]))
+
     def path(self, index: int) -> str:
-        """Where an image comes from: a file's path where there is one."""
+        """The origin of an image: its file's path if there is one."""
         return f"{self.name}[{index}]"
 
     def _check(self, index: int) -> None:

@@ -1,4 +1,4 @@
-"""Labels at several levels: from the folders images lie in, or from arrays somebody brought."""
+"""Labels at several levels: from the images' folders, or from given arrays."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Folder = tuple[str, ...]  # the folder names from the root of the set down to an
 
 
 def folder_labels(folders: Sequence[Folder]) -> tuple[Tensor, LabelNames] | None:
-    """Per folder a label at every depth, finest first: (number of folders, levels), and the names per level.
+    """Labels per folder and depth, finest first: (number of folders, levels), and the names per level.
 
-    A class is a whole path from the root, so every class has one parent: the labels are a tree. Folders that all
-    share say nothing and are left out. Where a folder ends early, it stands for itself at the finer levels.
-    None when some images lie in no class folder, or all in the same.
+    A class is a path from the root, so every class has one parent: the labels form a tree. Folders shared by all images
+    are left out. A folder that ends early represents itself at the finer levels. None if some images are in no class
+    folder, or all in the same.
     """
     depths = enumerate(zip(*folders, strict=False))
     shared = next((depth for depth, names in depths if len(set(names)) > 1), min(map(len, folders)))
@@ -40,13 +40,13 @@ def folder_labels(folders: Sequence[Folder]) -> tuple[Tensor, LabelNames] | None
 
 
 def _class_names(classes: Sequence[Folder]) -> tuple[str, ...]:
-    """A folder's own name; its whole path where two folders of one level share it."""
+    """The folder names; the full path where two folders of a level have the same name."""
     count = Counter(path[-1] for path in classes)
     return tuple(one_line(path[-1] if count[path[-1]] == 1 else "/".join(path)) for path in classes)
 
 
 def given_labels(labels: object, *, count: int, name: str) -> tuple[Tensor, LabelNames]:
-    """Labels that came as an array: `count` whole numbers or names, or a (count, levels) table, finest first."""
+    """Labels given as an array: `count` integers or names, or a (count, levels) table, finest first."""
     table = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
     if table.ndim == 1:
         table = table[:, None]
@@ -63,7 +63,7 @@ def _numbered(column: np.ndarray, name: str) -> tuple[Tensor, tuple[str, ...]]:
         names, numbers = np.unique(column, return_inverse=True)
         return torch.from_numpy(numbers.astype(np.int64)), tuple(one_line(str(value)) for value in names)
     if column.dtype.kind not in "iu":
-        raise ValueError(f"The labels of {name} are of type {column.dtype}; they must be whole numbers or names.")
+        raise ValueError(f"The labels of {name} are of type {column.dtype}; they must be integers or names.")
     if column.min() < 0:
-        raise ValueError(f"The labels of {name} hold {column.min()}; class numbers start at 0.")
+        raise ValueError(f"The labels of {name} contain {column.min()}; class numbers start at 0.")
     return torch.from_numpy(column.astype(np.int64)), tuple(map(str, range(int(column.max()) + 1)))

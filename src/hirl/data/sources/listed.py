@@ -1,4 +1,4 @@
-"""Images named by lists at the top of a folder, one list a split: a line is a path and a class number (Places205)."""
+"""Images named by lists at the top of a folder, one list per split, one path and class number per line (Places205)."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _Entry = tuple[PurePosixPath, int]
 
 
 def find_lists(root: Path, names: Iterable[str]) -> dict[str, Path]:
-    """Per split its list, among the files at the top of `root`: `train_places205.csv`, `places365_val.txt`, …"""
+    """The list of each split among the files at the top of `root`: `train_places205.csv`, `places365_val.txt`, …"""
     found: dict[str, Path] = {}
     for name in sorted(names):
-        words = re.split(r"[^A-Za-z]+", name)
-        split = next((usual for word in words if (usual := usual_name(word))), None)
+        parts = re.split(r"[^A-Za-z]+", name)
+        split = next((usual for part in parts if (usual := usual_name(part))), None)
         if split is not None and name.lower().endswith(_SUFFIXES) and _is_list(root / name):
             found.setdefault(split, root / name)
     return found
@@ -38,9 +38,9 @@ def _is_list(file: Path) -> bool:
 
 
 def open_listed(root: Path, lists: Mapping[str, Path], *, split: str | None, channels: int) -> ImageSet:
-    """The images of one split. Their paths start at `root`, or at a folder right below it.
+    """The images of one split. Their paths are relative to `root` or to a folder directly below it.
 
-    A class is called by the folder that holds all its images, over all splits, or else by its number.
+    A class is named after the folder that holds all its images, over all splits, or else by its number.
     """
     name = one_line(str(root))
     chosen = choose_split(split, lists, name=name)
@@ -80,9 +80,9 @@ def _class_names(entries: Iterable[_Entry]) -> tuple[str, ...]:
     folders: dict[int, set[PurePosixPath]] = {}
     for path, label in entries:
         folders.setdefault(label, set()).add(path.parent)
-    called = {label: str(next(iter(of))) if len(of) == 1 else str(label) for label, of in folders.items()}
-    distinct = len(set(called.values())) == len(called)
-    return tuple(called.get(label, str(label)) if distinct else str(label) for label in range(max(folders) + 1))
+    named = {label: str(next(iter(of))) if len(of) == 1 else str(label) for label, of in folders.items()}
+    distinct = len(set(named.values())) == len(named)
+    return tuple(named.get(label, str(label)) if distinct else str(label) for label in range(max(folders) + 1))
 
 
 def _start(root: Path, first: PurePosixPath) -> Path:
@@ -92,5 +92,5 @@ def _start(root: Path, first: PurePosixPath) -> Path:
             return folder
     raise ValueError(
         f"{one_line(str(first))}, the first image listed for {one_line(str(root))}, is neither there nor in a folder "
-        "right below: unpack the images beside their lists."
+        "directly below: unpack the images next to their lists."
     )

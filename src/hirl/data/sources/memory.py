@@ -1,20 +1,24 @@
-"""A set of small equal-sized images read into memory once, so that views are made in whole batches without workers."""
+"""Sets of small equal-sized images read into memory once, so that views are made in batches without workers."""
 
 from __future__ import annotations
+
+import warnings
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hirl.data.sources.arrays import ArrayImages
 from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.opening import open_images
 from hirl.data.sources.skipped import Skipped, read_or_replace
 
-LARGEST_SIDE = 128  # above it reading in workers is as fast
+LARGEST_SIDE = 128  # pixels; above this, reading in workers is as fast
 LARGEST_SET = 4 << 30  # bytes
 
 
 class ImagesInMemory(ArrayImages):
-    """Images that were read from elsewhere and still know from where."""
+    """Images read from another set, with the paths of that set."""
 
     def __init__(self, images: ImageSet, pixels: Tensor) -> None:
         super().__init__(name=images.name, pixels=pixels, labels=images.labels, label_names=images.label_names)
@@ -25,9 +29,9 @@ class ImagesInMemory(ArrayImages):
 
 
 def in_memory(images: ImageSet, *, strict: bool = False, skipped: Skipped | None = None) -> ImageSet:
-    """The same images as one array if they are small, of one size and fit; else as they came.
+    """The same images as one array if they are small, of equal size and fit into memory; else the set itself.
 
-    An unreadable image is replaced by the one that stands in for it, and recorded; `strict` makes it an error.
+    An unreadable image is replaced by the next readable one and recorded in `skipped`, or raised with `strict`.
     """
     if images.pixels is not None:
         return images
@@ -40,10 +44,19 @@ def in_memory(images: ImageSet, *, strict: bool = False, skipped: Skipped | None
 
     pixels = torch.empty((len(images), *first.shape), dtype=torch.uint8)
     console = Console(stderr=True)
-    words = f"Reading {len(images):,} small images into memory"
-    for index in track(range(len(images)), words, console=console, transient=True, disable=not console.is_terminal):
+    title = f"Reading {len(images):,} small images into memory"
+    for index in track(range(len(images)), title, console=console, transient=True, disable=not console.is_terminal):
         image, _ = read_or_replace(images, index, skipped=skipped, strict=strict)
         if image.shape != first.shape:
             return images
         pixels[index] = image
     return ImagesInMemory(images, pixels)
+
+
+def open_in_memory(source: Any, *, split: str | None = None, channels: int = 3) -> ImageSet:
+    """`open_images`, read by `in_memory`; unreadable images are replaced with a warning."""
+    skipped = Skipped()
+    images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
+    if len(skipped):
+        warnings.warn(skipped.summary(images.name), stacklevel=2)
+    return images

@@ -1,4 +1,4 @@
-"""From whatever the user has to an indexed set of images: one entry that recognises what it was given."""
+"""The entry to all sources: recognises the kind of source and opens it as an indexed set of images."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def open_images(
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
 ) -> ImageSet:
-    """`open_source` for those who need an index: everything but tar shards, which only stream."""
+    """`open_source` for sources with an index: all except tar shards, which can only be streamed."""
     opened = open_source(source, split=split, channels=channels, labelled=labelled, root=root, download=download)
     if isinstance(opened, ImageStream):
-        raise ValueError(f"{opened.name} is read as a stream and has no index; unpack the tar shards to use it here.")
+        raise ValueError(f"{opened.name} is a stream without an index; unpack the tar shards to use it here.")
     return opened
 
 
@@ -53,17 +53,19 @@ def open_source(
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
 ) -> ImageSet | ImageStream:
-    """The images of a path, a data set's name, arrays, or an object of the library `datasets`.
+    """Open a path, the name of a data set, arrays, or an object of the library `datasets`.
 
-    split     train, val, test, ...; None: the training part where there are parts. Where only a test part is held
-              out, val means that one.
-    channels  3, or 1 for grey
-    labelled  for folders: None takes labels from the folders' names where there are any, False never, True insists
-    root      for torchvision's data sets: the folder that holds them; with it, `source` is always a name
-    download  for torchvision's data sets: fetch what is missing
+    Args:
+        source: The path, name, arrays or object.
+        split: train, val, test, ...; by default the training part if there are parts. If only a test part is held out,
+            val means that part.
+        channels: 3, or 1 for greyscale.
+        labelled: For folders: None takes labels from folder names if there are any, False never, True requires them.
+        root: For torchvision's data sets: the folder that holds them; `source` is then always a name.
+        download: For torchvision's data sets: whether to download a missing set.
     """
     if channels not in (1, 3):
-        raise ValueError(f"channels={channels!r} is not possible; choose 3 (colour) or 1 (grey).")
+        raise ValueError(f"channels={channels!r} is not possible; choose 3 (colour) or 1 (greyscale).")
     if isinstance(source, ImageSet | ImageStream):
         return _unchanged(source, split, channels)
     if is_hugging_face(source):
@@ -75,7 +77,7 @@ def open_source(
         no_splits(split, name="An array")
         return from_arrays(images, labels, name="array", channels=channels)
     raise ValueError(
-        f"A {type(source).__name__} is no source of images; give a path, a data set's name, an array, a pair "
+        f"A {type(source).__name__} is not a source of images; pass a path, a data set's name, an array, a pair "
         "(images, labels), or an object of the library datasets."
     )
 
@@ -102,7 +104,7 @@ def _open_text(
     name = known_name(text)
     if root is not None or (name is not None and not path.exists()):
         if name is None:
-            raise ValueError(f"{text!r} is no data set's name; with root= choose one of {', '.join(KNOWN)}.")
+            raise ValueError(f"{text!r} is not the name of a data set; with root= choose one of {', '.join(KNOWN)}.")
         place = None if root is None else Path(root).expanduser()
         return open_torchvision(name, root=place, split=split, download=download, channels=channels)
     if path.is_dir():
@@ -114,7 +116,7 @@ def _open_text(
     if path.name.lower().endswith(SUFFIXES):
         return open_shards(path, [path], split=split, channels=channels)
     raise ValueError(
-        f"{one_line(text)} is no set of images; give a folder, a .npz file or tar shards ({', '.join(SUFFIXES)})."
+        f"{one_line(text)} is not a set of images; pass a folder, a .npz file or tar shards ({', '.join(SUFFIXES)})."
     )
 
 
@@ -131,9 +133,9 @@ def _open_shapes(size: int, split: str | None, channels: int) -> ImageSet:
 def _open_folder(
     path: Path, split: str | None, channels: int, labelled: bool | None, *, hides: bool
 ) -> ImageSet | ImageStream:
-    """By what lies in it: files of other kinds count when they lie at the top or one folder down.
+    """Open a folder by its content; files other than images count at the top or one folder below.
 
-    `hides`: it has the name of a data set, which may have been meant.
+    hides: the folder has the name of a data set, which may have been meant instead.
     """
     found = scan(path)
     top = found.get("", [])
@@ -141,7 +143,7 @@ def _open_folder(
         return open_saved(path, split=split, channels=channels)
     if any(map(is_idx_name, top)):
         return open_idx(path, top, split=split, channels=channels)
-    with os.scandir(path) as entries:  # for a scan keeps no text files, of which there may be one an image
+    with os.scandir(path) as entries:  # a scan does not list text files, of which there may be one per image
         lists = find_lists(path, [entry.name for entry in entries if not is_image_name(entry.name) and entry.is_file()])
     if lists:
         return open_listed(path, lists, split=split, channels=channels)
@@ -155,7 +157,9 @@ def _open_folder(
     images = {folder: list(filter(is_image_name, names)) for folder, names in found.items()}
     images = {folder: names for folder, names in images.items() if names}
     if not images:
-        instead = ", which goes before the data set of that name: rename the folder or start elsewhere" if hides else ""
+        instead = (
+            ", which takes precedence over the data set of that name: rename it or start elsewhere" if hides else ""
+        )
         raise ValueError(f"There is no image in the folder {one_line(str(path))}{instead}.")
     return open_folder(path, images, split=split, channels=channels, labelled=labelled)
 

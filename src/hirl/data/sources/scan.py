@@ -1,7 +1,7 @@
-"""Listing what is below a folder: in the same order on every machine, and at once the second time.
+"""Recursive listing of a folder, in the same order on every machine and cached for the next time.
 
-What was found is kept in the cache, folder by folder, with the folder's times. A later scan asks only for
-these times and lists again the folders whose times have changed.
+The cache holds the files of each folder with the folder's times. A later scan compares these times and lists only the
+folders that have changed.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ if TYPE_CHECKING:
     from rich.status import Status
 
 _VERSION = 1
-# Besides images: what tells that a folder is a set of another kind.
+# Besides images: files that identify a folder as another kind of set.
 _OTHER_KINDS = (".tar", ".tar.gz", ".tgz", ".parquet", "-ubyte", "-ubyte.gz")
 _MARKS = ("dataset_dict.json", "dataset_info.json", "state.json")
-# A file system's clock ticks coarsely: a folder changed this shortly before it was listed may change again
-# without its times showing it, so such a listing is used once and not believed later.
+# File systems have coarse clocks: a folder changed this shortly before it was listed may change again without new
+# times, so such a listing is not reused.
 SETTLED_NS = 2_000_000_000
 _QUIET_SECONDS = 1.0
 _REFRESH_SECONDS = 0.1
-_NOT_OURS = ("__MACOSX",)
+_IGNORED = ("__MACOSX",)
 
 Times = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of interest and the folders directly in one folder, in byte order of their names."""
+    """The relevant files and the folders directly in one folder, in byte order of their names."""
 
-    times: Times  # when it last changed, and which inode it was
+    times: Times  # of modification and metadata change, and the inode
     settled: bool
     files: list[str]
     folders: list[str]
 
 
 def scan(root: Path) -> dict[str, list[str]]:
-    """The names of images and of other sets' files in every folder that has any, by its path from `root` ("" itself).
+    """The names of images and other relevant files per folder that has any, by its path from `root` ("" for itself).
 
-    Hidden names are left out. Links are followed, except one that leads back into a folder it lies in.
+    Hidden names are left out. Links are followed, except those that lead back to a folder above them.
     """
-    memory = _cache_file(root)
-    known = _recall(memory, root)
-    seen: dict[str, Listing] = {}
+    cache = _cache_file(root)
+    known = _read_cache(cache, root)
+    listings: dict[str, Listing] = {}
     fresh = False
     todo: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
     with _Progress(root) as progress:
@@ -77,12 +77,12 @@ def scan(root: Path) -> dict[str, list[str]]:
                 fresh = True
             else:
                 progress.found(len(listing.files))
-            seen[folder] = listing
+            listings[folder] = listing
             below = above | {identity}
             todo.extend((f"{folder}/{name}" if folder else name, below) for name in reversed(listing.folders))
     if fresh:
-        _remember(memory, root, seen)
-    return {folder: listing.files for folder, listing in seen.items() if listing.files}
+        _write_cache(cache, root, listings)
+    return {folder: listing.files for folder, listing in listings.items() if listing.files}
 
 
 def _list(path: Path, times: Times, progress: _Progress) -> Listing:
@@ -90,11 +90,11 @@ def _list(path: Path, times: Times, progress: _Progress) -> Listing:
     files, folders = [], []
     with os.scandir(path) as entries:
         for entry in entries:
-            if entry.name.startswith(".") or entry.name in _NOT_OURS:
+            if entry.name.startswith(".") or entry.name in _IGNORED:
                 continue
             if _leads_to(entry, os.DirEntry.is_dir):
                 folders.append(entry.name)
-            # a broken link is kept: reading it will say so, and no file is lost without a word
+            # a broken link is kept: it is reported when it is read, so no file is lost silently
             elif _is_of_interest(entry.name) and (_leads_to(entry, os.DirEntry.is_file) or entry.is_symlink()):
                 files.append(entry.name)
                 progress.found()
@@ -102,7 +102,7 @@ def _list(path: Path, times: Times, progress: _Progress) -> Listing:
 
 
 def _leads_to(entry: os.DirEntry[str], kind: Callable[[os.DirEntry[str]], bool]) -> bool:
-    """Whether an entry is, or links to, something of a kind; a link in a circle is nothing."""
+    """Whether an entry is of a kind or links to one; False for circular links."""
     try:
         return kind(entry)
     except OSError:
@@ -118,10 +118,10 @@ def _cache_file(root: Path) -> Path:
     return cache_folder() / "scans" / f"{hashlib.sha256(place).hexdigest()[:32]}.json"
 
 
-def _recall(memory: Path, root: Path) -> dict[str, Listing]:
-    """What an earlier scan wrote; nothing when it is absent, damaged or of another version."""
+def _read_cache(cache: Path, root: Path) -> dict[str, Listing]:
+    """The listings of an earlier scan; empty if absent, damaged or of another version."""
     try:
-        stored = json.loads(memory.read_text(encoding="utf-8"))
+        stored = json.loads(cache.read_text(encoding="utf-8"))
         if stored["version"] != _VERSION or stored["root"] != os.path.realpath(root):
             return {}
         return {
@@ -132,17 +132,17 @@ def _recall(memory: Path, root: Path) -> dict[str, Listing]:
         return {}
 
 
-def _remember(memory: Path, root: Path, seen: dict[str, Listing]) -> None:
-    folders = {folder: [one.times, one.settled, one.files, one.folders] for folder, one in seen.items()}
+def _write_cache(cache: Path, root: Path, listings: dict[str, Listing]) -> None:
+    folders = {folder: [one.times, one.settled, one.files, one.folders] for folder, one in listings.items()}
     text = json.dumps({"version": _VERSION, "root": os.path.realpath(root), "folders": folders})
-    with suppress(OSError):  # a home that cannot be written costs time at the next start, nothing else
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(memory) as aside:
+    with suppress(OSError):  # without write access the next scan takes longer, nothing else
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(cache) as aside:
             aside.write_text(text, encoding="utf-8")
 
 
 class _Progress:
-    """A counter on the terminal, once a scan has taken long enough to make somebody wonder."""
+    """A counter on the terminal that appears when a scan takes more than a second."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

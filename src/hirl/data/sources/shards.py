@@ -1,4 +1,4 @@
-"""Tar shards in webdataset's layout, read from front to back: a stream of images that has no index."""
+"""Tar shards in webdataset's layout, read sequentially: a stream of images without an index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PLACES = 2**32  # more than a shard can hold images
 
 @dataclass(frozen=True)
 class StreamedImage:
-    """index: the shard's number and the place in it, the same whoever reads it, for drawing its views."""
+    """`index` combines the shard's number and the position in it, so views do not depend on the reader."""
 
     index: int
     image: Tensor  # (C, H, W) uint8
@@ -51,7 +51,7 @@ class _Member:
 
 
 class ImageStream:
-    """Images of tar shards, in an order that depends on (seed, epoch) and, within a shard, on nothing else."""
+    """Images of tar shards, in an order that depends on (seed, epoch) only."""
 
     def __init__(self, *, name: str, shards: Sequence[Path], channels: int = 3) -> None:
         self.name = name
@@ -72,13 +72,13 @@ class ImageStream:
     ) -> Iterator[StreamedImage]:
         """One epoch of reader `part` of `parts` (ranks times workers): every parts-th shard of the epoch's order.
 
-        Each image comes from exactly one reader. `buffer` images of a shard at a time are mixed before they come
-        out. A bad image is left out and added to `skipped`, or raised with `strict`.
+        Each image is read by exactly one reader. `buffer` images of a shard are shuffled at a time. A bad image is left
+        out and added to `skipped`, or raised with `strict`.
         """
         if not 0 <= part < parts or parts > len(self.shards):
             raise ValueError(
-                f"{self.name} has {len(self.shards)} shard(s), which reader {part} of {parts} cannot share: "
-                "readers are numbered from 0 and there are at most as many as shards."
+                f"reader {part} of {parts} is not possible: {self.name} has {len(self.shards)} shard(s), and readers "
+                "are numbered from 0 with at most one per shard."
             )
         for number in self.order(seed=seed, epoch=epoch)[part::parts]:
             shard = self.shards[number]
@@ -106,7 +106,7 @@ class ImageStream:
 
 
 def open_shards(root: Path, shards: Sequence[Path], *, split: str | None, channels: int) -> ImageStream:
-    """`shards` lie in or below `root` and are told apart by folder (`train/`) or name (`train-0000.tar`)."""
+    """`shards` are in or below `root`; their split is given by folder (`train/`) or name (`train-0000.tar`)."""
     name = one_line(str(root))
     groups: dict[str, list[Path]] = {}
     for shard in sorted(shards, key=os.fsencode):
@@ -124,7 +124,7 @@ def open_shards(root: Path, shards: Sequence[Path], *, split: str | None, channe
 
 
 def _hash(seed: int, epoch: int, shard: Path) -> bytes:
-    """Of the shard's name, not its place: the order is the same wherever the shards are stored."""
+    """A hash of the shard's name, not its path: the order is the same wherever the shards are stored."""
     return hashlib.sha256(f"{seed}/{epoch}/".encode() + os.fsencode(shard.name)).digest()
 
 
@@ -143,7 +143,7 @@ def _mixed(records: Iterator[_Record], draw: random.Random, buffer: int) -> Iter
 
 
 def _records(shard: Path, first_index: int) -> Iterator[_Record]:
-    """The images of a shard; files that follow each other with one name up to its first dot belong together."""
+    """The images of a shard; consecutive files with equal names up to the first dot belong together."""
     index = first_index
     try:
         for _, group in groupby(_members(shard), key=lambda member: member.key):
@@ -163,7 +163,7 @@ def _members(shard: Path) -> Iterator[_Member]:
         for entry in archive:
             archive.members = []  # type: ignore[attr-defined]  # tarfile would keep every header of the shard
             path = PurePosixPath(entry.name)
-            # nothing is ever unpacked, but whoever wrote such a name means no good
+            # nothing is unpacked, but such a name indicates a malicious archive
             if path.is_absolute() or ".." in path.parts:
                 raise ValueError(
                     f"The member {one_line(entry.name)!r} of {one_line(str(shard))} points outside the archive."
@@ -172,16 +172,16 @@ def _members(shard: Path) -> Iterator[_Member]:
                 continue
             key = str(path.parent / path.name.split(".")[0])
             if entry.size > MAX_BYTES:
-                yield _Member(key, entry.name, b"", f"{entry.size:,} bytes are more than the {MAX_BYTES:,} allowed")
+                yield _Member(key, entry.name, b"", f"{entry.size:,} bytes exceed the limit of {MAX_BYTES:,}")
                 continue
             file = archive.extractfile(entry)
             yield _Member(key, entry.name, file.read() if file is not None else b"")
 
 
 def _label(members: Sequence[_Member]) -> tuple[int | None, str]:
-    """The number in the `.cls` file, if there is one; else what is wrong with it."""
+    """The class number of the `.cls` file, if there is one, or the problem with it."""
     for member in members:
         if member.name.endswith(".cls"):
             text = member.data.strip()
-            return (int(text), "") if text.isdigit() else (None, "its .cls file holds no class number")
+            return (int(text), "") if text.isdigit() else (None, "its .cls file does not hold a class number")
     return None, ""

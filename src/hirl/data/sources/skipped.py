@@ -1,4 +1,4 @@
-"""What became of images that cannot be read: a deterministic stand-in, and a list for the user."""
+"""Unreadable images: a deterministic replacement, and a list for the user."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Skipped:
         return (self._found[index] for index in sorted(self._found))
 
     def summary(self, name: str) -> str:
-        """For users: how many, and one of them."""
+        """A sentence for users: the number of images, and the first of them."""
         return (
-            f"{len(self)} of the images of {name} could not be read, and others stand in for them; the first: "
+            f"{len(self)} of the images of {name} could not be read and were replaced by others; the first: "
             f"{next(iter(self))}"
         )
 
     def write(self, path: Path) -> None:
-        """One line an image: index, path and reason between tabs; nothing in a file name can break a line."""
+        """One line per image: index, path and reason separated by tabs, with line breaks in names escaped."""
         lines = (f"{bad.index}\t{one_line(bad.path)}\t{one_line(bad.reason)}\n" for bad in self)
         with atomic_write(path) as aside:
             aside.write_text("".join(lines), encoding="utf-8", newline="\n")
@@ -48,9 +48,9 @@ class Skipped:
 def read_or_replace(
     images: ImageSet, index: int, *, skipped: Skipped, strict: bool = False, shorter: int | None = None
 ) -> tuple[Tensor, int]:
-    """The image and the index it really came from: a bad image's place is taken by the next readable one.
+    """The image at `index`, or the next readable one, and its actual index.
 
-    The search goes upwards and round, so the stand-in depends on the index and the files alone. With `strict`
+    The search goes upwards and wraps around, so the replacement depends only on the index and the files. With `strict`
     the first bad image is raised instead.
     """
     if strict:

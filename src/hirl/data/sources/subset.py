@@ -1,4 +1,4 @@
-"""Some images of a set, as a set of their own."""
+"""A selection of the images of a set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hirl.data.sources.image_set import BadImage, ImageSet
 
 
 class Subset(ImageSet):
-    """The images at `chosen`, (n,), numbered anew in that order."""
+    """The images at `chosen`, (n,), renumbered in that order."""
 
     def __init__(self, images: ImageSet, chosen: Tensor) -> None:
         super().__init__(
@@ -28,7 +28,7 @@ class Subset(ImageSet):
         self._check(index)
         try:
             return self._images.read(int(self._chosen[index]), shorter=shorter)
-        except BadImage as bad:  # whoever looks for a stand-in looks among these images
+        except BadImage as bad:  # a replacement is searched among these images
             raise BadImage(index, bad.path, bad.reason) from bad
 
     def path(self, index: int) -> str:

@@ -1,4 +1,4 @@
-"""Data sets torchvision knows by name, downloaded only when asked."""
+"""Data sets of torchvision by name, downloaded only on request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hirl.data.sources.splits import choose_split
 
 @dataclass(frozen=True)
 class _Known:
-    """How torchvision spells a set: the class, the argument of each split, where images and labels are held."""
+    """A set in torchvision: its class, the arguments of each split, the attributes with images and labels."""
 
     class_name: str
     splits: Mapping[str, Mapping[str, Any]]
@@ -53,13 +53,13 @@ KNOWN: dict[str, _Known] = {
 
 
 def known_name(text: str) -> str | None:
-    """The set meant by `text`, which may be written CIFAR-10, FashionMNIST, fashion-mnist, ..."""
+    """The set that `text` means, in any spelling: CIFAR-10, FashionMNIST, fashion-mnist, ..."""
     plain = "".join(c for c in text.lower() if c.isalnum())
     return next((name for name in KNOWN if name.replace("_", "") == plain), None)
 
 
 def open_torchvision(name: str, *, root: Path | None, split: str | None, download: bool, channels: int) -> ImageSet:
-    """`root` is what torchvision calls root; by default `datasets` in the cache folder."""
+    """`root` is torchvision's root; by default `datasets` in the cache folder."""
     known = KNOWN[name]
     part = choose_split(split, known.splits, name=name)
     source = _load(name, known, part, cache_folder() / "datasets" if root is None else root, download)
@@ -94,7 +94,7 @@ def _load(name: str, known: _Known, part: str, root: Path, download: bool) -> An
             reason = one_line(str(error)).rstrip(".")
             raise OSError(f"The data set {name} could not be downloaded to {where}: {reason}.") from error
         raise FileNotFoundError(
-            f"The data set {name} is not in {where}; ask for its download, or name as root the folder that holds it."
+            f"The data set {name} is not in {where}; request its download, or pass as root the folder that holds it."
         ) from error
 
 

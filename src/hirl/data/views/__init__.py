@@ -1,4 +1,4 @@
-"""What a network sees of an image: the description of a view, its random parameters, and how it is rendered."""
+"""Views, the random crops that a network gets of an image: their description, random parameters and rendering."""
 
 from hirl.data.views.view import BlockMask, Blur, Jitter, View, multi_crop, pair
 

@@ -1,7 +1,8 @@
-"""Uniform numbers as a pure function of (seed, epoch, view, sample, slot): nothing is drawn, so nothing can be lost.
+"""Uniform random numbers as a pure function of (seed, epoch, view, sample, slot), without a generator's state.
 
-Every number is a hash of its own address. Workers, ranks and restarts ask for the numbers they need and get the same
-ones. The hash chains the finaliser of splitmix64 (Steele, Lea and Flood, 2014), which passes the usual batteries.
+Every number is a hash of its address, so workers, ranks and restarts get the same numbers. The hash chains the
+finaliser of SplitMix64, which passes the usual test batteries (Guy L. Steele Jr., Doug Lea and Christine H. Flood. Fast
+Splittable Pseudorandom Number Generators. OOPSLA 2014).
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_Words = NDArray[np.uint64]
+_Bits = NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ORDER_STREAM = 1 << 32  # beyond any view number
+_ORDER_STREAM = 1 << 32  # above any view number
 
 
-def _mix(word: _Words) -> _Words:
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: _Words = word ^ (word >> np.uint64(31))
+def _mix(bits: _Bits) -> _Bits:
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: _Bits = bits ^ (bits >> np.uint64(31))
     return mixed
 
 
-def _absorb(state: _Words, values: Ints) -> _Words:
+def _absorb(state: _Bits, values: Ints) -> _Bits:
     """The next state for each value; arrays only, since numpy warns when a scalar wraps around."""
     return _mix(state + (values.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
 
 
-def _words(seed: int, epoch: int, views: Ints, samples: Ints, slots: Ints) -> _Words:
+def _hashes(seed: int, epoch: int, views: Ints, samples: Ints, slots: Ints) -> _Bits:
     state = np.zeros(1, dtype=np.uint64)
     for value in (seed, epoch):
         state = _absorb(state, np.array([value], dtype=np.int64))
@@ -42,11 +43,11 @@ def _words(seed: int, epoch: int, views: Ints, samples: Ints, slots: Ints) -> _W
 
 def uniforms(seed: int, epoch: int, samples: Ints, views: Sequence[int], slots: range) -> Floats:
     """Numbers in [0, 1), (samples, views, slots)."""
-    words = _words(seed, epoch, np.asarray(views, dtype=np.int64), samples, np.arange(slots.start, slots.stop))
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    hashes = _hashes(seed, epoch, np.asarray(views, dtype=np.int64), samples, np.arange(slots.start, slots.stop))
+    return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permutation(seed: int, epoch: int, count: int) -> Ints:
     """The order in which an epoch visits `count` samples."""
-    words = _words(seed, epoch, np.array([_ORDER_STREAM]), np.arange(count), np.zeros(1, dtype=np.int64))
-    return np.argsort(words.reshape(-1), kind="stable")
+    hashes = _hashes(seed, epoch, np.array([_ORDER_STREAM]), np.arange(count), np.zeros(1, dtype=np.int64))
+    return np.argsort(hashes.reshape(-1), kind="stable")

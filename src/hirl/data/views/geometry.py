@@ -1,6 +1,6 @@
-"""Crop, flip and antialiased resize: image by image from decoded files, or a whole array's batch as matrix products.
+"""Crop, flip and antialiased resize: image by image for decoded files, by matrix products for batches of an array.
 
-Both agree with torchvision's `resized_crop(antialias=True)`, the first exactly, the second within uint8 rounding.
+Both agree with torchvision's `resized_crop(antialias=True)`, the first exactly, the second up to uint8 rounding.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from torch import Tensor
 from hirl.data.views import View
 from hirl.data.views.parameters import Boxes
 
-_PIECE = 1 << 18  # floats of images cropped at once on a CPU, so that they and their weights stay in its cache
+_PIECE = 1 << 18  # floats cropped at a time on a CPU, so that images and weights stay in its cache
 
 
 def interleaved(image: Tensor) -> Tensor:
-    """(1, C, H, W) with a pixel's channels side by side in memory, the layout torch resizes several times faster."""
+    """(1, C, H, W) in channels-last layout, which torch resizes several times faster."""
     return image[None].contiguous(memory_format=torch.channels_last)
 
 
@@ -26,7 +26,7 @@ def resize(image: Tensor, height: int, width: int, interpolation: str) -> Tensor
 
 
 def cropped(image: Tensor, box: Boxes, view: View) -> Tensor:
-    """One crop of (1, C, H, W) uint8, resized and perhaps flipped: (C, size, size) uint8."""
+    """One crop of (1, C, H, W) uint8, resized and possibly flipped: (C, size, size) uint8."""
     top, left = int(box.top), int(box.left)
     crop = image[..., top : top + int(box.height), left : left + int(box.width)]
     crop = resize(crop, view.size, view.size, view.interpolation)[0]
@@ -34,7 +34,7 @@ def cropped(image: Tensor, box: Boxes, view: View) -> Tensor:
 
 
 def _filter(distance: Tensor, interpolation: str) -> Tensor:
-    """Pillow's triangle and cubic (a = −½) at a distance ≥ 0, without a case distinction: each term ends in 0."""
+    """Pillow's triangle and cubic (a = −½) filters at a distance ≥ 0, without branches: each term ends at 0."""
     if interpolation == "bilinear":
         return (1 - distance).clamp_(min=0)
     near, far = distance.clamp(max=1), distance.clamp(1, 2)
@@ -43,10 +43,10 @@ def _filter(distance: Tensor, interpolation: str) -> Tensor:
 
 
 def _weights(start: Tensor, extent: Tensor, length: int, size: int, interpolation: str, flip: Tensor) -> Tensor:
-    """(B, size, length): row i holds what each of the `length` source pixels gives to pixel i of the crop's resize."""
+    """(B, size, length): the weights of the `length` source pixels for each pixel of the resized crop."""
     step = (extent / size)[:, None]  # (B, 1) source pixels per pixel of the view
     place = torch.arange(size, device=start.device, dtype=start.dtype)
-    place = place + flip[:, None] * (size - 1 - 2 * place)  # (B, size), backwards where flipped
+    place = place + flip[:, None] * (size - 1 - 2 * place)  # (B, size), reversed where flipped
     centre = start[:, None] + (place + 0.5) * step
     source = torch.arange(length, device=start.device, dtype=start.dtype)
     distance = (source + 0.5 - centre[:, :, None]).abs_().div_(step.clamp(min=1)[:, :, None])
@@ -71,7 +71,7 @@ def _resized_crops(pixels: Tensor, numbers: Tensor, size: int, interpolation: st
     down = _weights(top, extent_down, height, size, interpolation, torch.zeros_like(flip))
     flat = pixels.to(torch.float32).reshape(count, channels * height, width)
     rows = torch.bmm(flat, across.mul_(1 / 255).mT).view(count, channels, height, size)
-    if interpolation == "bicubic":  # overshoots; torchvision rounds to 0..255 after either pass
+    if interpolation == "bicubic":  # overshoots; torchvision rounds to 0..255 after each pass
         rows.clamp_(0, 1)
     torch.matmul(down[:, None], rows, out=out)
     if interpolation == "bicubic":

@@ -1,7 +1,10 @@
-"""Block-wise masks over a view's patches, for a batch at once (BEiT's blocks, iBOT's ratios).
+"""Block-wise masks over the patches of a view, for a batch at a time: BEiT's blocks with iBOT's ratios.
 
-Blocks are laid until the wanted number of patches is hidden. A block aims at an area between a ninth of the grid and
-what is still missing, with a ratio of sides between .3 and 1/.3; ten misfits in a row end the search.
+Hangbo Bao, Li Dong, Songhao Piao and Furu Wei. BEiT: BERT Pre-Training of Image Transformers. ICLR 2022,
+arXiv:2106.08254.
+
+Blocks are added until the desired number of patches is hidden. Each aims at an area between a ninth of the grid and
+the number of patches still missing, with an aspect ratio between .3 and 1/.3; ten failures in a row end the search.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from hirl.data.views.parameters import MASK_ATTEMPTS_FROM, MASK_SLOTS
 
 _TRIES = 10
 _LOG_RATIO = float(np.log(1 / 0.3))
-_NUMBERS = 4  # an attempt uses: area, ratio, top, left
+_NUMBERS = 4  # per attempt: area, ratio, top, left
 
 
 def block_masks(mask: BlockMask, size: int, seed: int, epoch: int, samples: Ints, view: int) -> Tensor:

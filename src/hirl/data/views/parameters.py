@@ -1,6 +1,7 @@
-"""The random parameters of views: which number of a sample's stream decides what, for a whole batch at once.
+"""The random parameters of views, for a batch at a time.
 
-Each parameter has a slot of its own, so that turning an operation off leaves all other draws as they were.
+Each parameter has its own slot in a sample's stream of numbers, so turning an operation off leaves all other draws
+unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from hirl.data.views import View
 from hirl.data.views.draws import Floats, Ints, uniforms
 
-TRIES = 10  # of the random resized crop, as torchvision's
+TRIES = 10  # of the random resized crop, as in torchvision
 CROP_SLOTS = range(0, 2 * TRIES + 3)  # areas, ratios, top, left, flip
 _COLOUR_SLOTS = range(32, 42)
 MASK_SLOTS = range(64, 66)
@@ -24,9 +25,9 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Colours:
-    """What photometry does to each row; all arrays are (rows,)."""
+    """The photometric parameters of each row; all arrays are (rows,)."""
 
-    order: Ints  # 0..23, which permutation of the four jitters; -1: none
+    order: Ints  # permutation of the four jitters, 0..23; -1: no jitter
     factors: Floats  # (rows, 4): brightness, contrast, saturation, hue
     grey: Bools
     sigma: Floats  # 0: not blurred
@@ -62,10 +63,10 @@ def _areas_and_ratios(numbers: Floats, views: tuple[View, ...]) -> tuple[Floats,
 
 
 def boxes(numbers: Floats, views: tuple[View, ...], height: int, width: int) -> Boxes:
-    """torchvision's random resized crop of a height × width image for (samples, views) at once.
+    """torchvision's random resized crop of a height × width image, for (samples, views) at once.
 
-    Up to ten draws of an area and a ratio; the first that fits is placed uniformly; if none fits, the largest central
-    crop within the bounds of the ratio.
+    Of ten draws of area and aspect ratio, the first that fits is placed uniformly; if none fits, the largest central
+    crop within the bounds of the aspect ratio is used.
     """
     area, aspect = _areas_and_ratios(numbers, views)
     widths = np.rint(np.sqrt(area * aspect * (height * width))).astype(np.int64)
@@ -77,9 +78,9 @@ def boxes(numbers: Floats, views: tuple[View, ...], height: int, width: int) -> 
     left = np.floor(numbers[..., 2 * TRIES + 1] * (width - w + 1)).astype(np.int64)
 
     bounds = np.array([view.ratio for view in views])
-    whole = width / height
-    fallback_w = np.where(whole > bounds[:, 1], np.rint(height * bounds[:, 1]), width).astype(np.int64)
-    fallback_h = np.where(whole < bounds[:, 0], np.rint(width / bounds[:, 0]), height).astype(np.int64)
+    image_ratio = width / height
+    fallback_w = np.where(image_ratio > bounds[:, 1], np.rint(height * bounds[:, 1]), width).astype(np.int64)
+    fallback_h = np.where(image_ratio < bounds[:, 0], np.rint(width / bounds[:, 0]), height).astype(np.int64)
     found = fits.any(-1)
     h, w = np.where(found, h, fallback_h), np.where(found, w, fallback_w)
     top, left = np.where(found, top, (height - h) // 2), np.where(found, left, (width - w) // 2)
@@ -88,10 +89,10 @@ def boxes(numbers: Floats, views: tuple[View, ...], height: int, width: int) -> 
 
 
 def shorter_side_needed(numbers: Floats, views: tuple[View, ...]) -> Ints:
-    """How many pixels the shorter side of each sample's image must have, so that no crop is enlarged for lack of them.
+    """The pixels that the shorter side of each sample's image needs so that no crop has to be enlarged.
 
-    Which of the ten tries will fit depends on the image's shape, not yet known here: the bound holds for all of them.
-    A crop's smaller side is at least sqrt(area · min(ratio, 1/ratio)) of the image's.
+    Which of the ten tries fits depends on the image's shape, which is not yet known: the bound holds for all of them.
+    A crop's shorter side is at least sqrt(area · min(ratio, 1/ratio)) of the image's.
     """
     area, aspect = _areas_and_ratios(numbers, views)
     share = np.sqrt(area * np.minimum(aspect, 1 / aspect)).min(-1)  # (samples, views)
@@ -99,7 +100,7 @@ def shorter_side_needed(numbers: Floats, views: tuple[View, ...]) -> Ints:
 
 
 def colours(seed: int, epoch: int, samples: Ints, views: tuple[View, ...], which: tuple[int, ...]) -> Colours:
-    """The photometry of the views numbered `which`, one after the other: rows = views × samples."""
+    """The photometric parameters of the views numbered `which`, one view after the other: rows = views × samples."""
     drawn = uniforms(seed, epoch, samples, which, _COLOUR_SLOTS).transpose(1, 0, 2)  # (views, samples, slots)
     parts = [_view_colours(views[number], rows) for number, rows in zip(which, drawn, strict=True)]
     return Colours(

@@ -1,7 +1,7 @@
-"""Colour operations on whole batches with parameters per image; each agrees with torchvision's functional of its name.
+"""Colour operations on batches with parameters per image; each agrees with torchvision's function of the same name.
 
-All work on float images in [0, 1], (B, 1 or 3, H, W), in place where the name ends in an underscore. On a CPU a pass
-over memory is what costs, so the operations are few, in place and free of `where`, which is slow there.
+All work on float images in [0, 1], (B, 1 or 3, H, W), in place where the name ends in an underscore. On a CPU the cost
+is passes over memory, so the operations are few, in place and avoid `where`, which is slow there.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hirl.data.views.parameters import Colours
 
 _ORDERS = tuple(permutations(range(4)))
 _LUMA = (0.2989, 0.587, 0.114)  # torchvision's weights
-_PIECE = 1 << 18  # floats worked on at once on a CPU: about what its second-level cache holds
-_LARGEST_MATRIX_BLUR = 96  # pixels; matrix products were measured 5 times faster than shifted sums at 64, slower at 224
+_PIECE = 1 << 18  # floats processed at a time on a CPU: about the size of its second-level cache
+_LARGEST_MATRIX_BLUR = 96  # pixels; matrix products measured 5 times faster than shifted sums at 64, slower at 224
 
 
 def _luma(images: Tensor) -> Tensor:
@@ -34,7 +34,7 @@ def brightness_(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def contrast_(images: Tensor, factor: Tensor) -> Tensor:
-    # Two sums over short rows, not one over all: the result must not depend on how many threads share the work.
+    # Two sums over short rows instead of one: the result must not depend on the number of threads.
     channel_means = images.sum(-1).sum(-1).div_(images.shape[-1] * images.shape[-2])  # (B, C)
     if images.shape[1] == 3:
         channel_means = _luma(channel_means[:, :, None, None])[:, :, 0, 0]
@@ -50,10 +50,10 @@ def saturation_(images: Tensor, factor: Tensor) -> Tensor:
 
 
 def hue_(images: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue of HSV by `shift` of a full circle, keeping saturation and value.
+    """Rotate the hue of HSV by `shift` of a full circle, keeping saturation and value.
 
     With m and c the smallest channel and the chroma, and r, g, b scaled to (x − m) / c, the distance from red around
-    the hexagon is 1 + g + b − r and its side the sign of g − b: no case distinction is needed either way.
+    the hexagon is 1 + g + b − r and its side the sign of g − b: no branches are needed in either direction.
     """
     if images.shape[1] == 1:
         return images
@@ -78,12 +78,12 @@ def grey(images: Tensor) -> Tensor:
 
 
 def solarise(images: Tensor) -> Tensor:
-    """Invert what is at least one half: of x and 1 − x, that is always the smaller."""
+    """Invert values of at least one half: the result is always the smaller of x and 1 − x."""
     return torch.minimum(images, 1 - images)
 
 
 def blur_radius(sigma: float, size: int) -> int:
-    """Three standard deviations, within what can be reflected at the border."""
+    """Three standard deviations, limited to what can be reflected at the border."""
     return max(1, min(int(np.ceil(3 * sigma)), size - 1))
 
 
@@ -113,7 +113,7 @@ def blur(images: Tensor, sigma: Tensor, radius: int) -> Tensor:
 
 
 def _blur_matrix(sigma: Tensor, radius: int, length: int) -> Tensor:
-    """(B, length, length): blurring as a product, the reflections at the border folded in."""
+    """(B, length, length): the blur as a matrix, including the reflections at the border."""
     at = torch.arange(length, device=sigma.device)
     offsets = torch.arange(-radius, radius + 1, device=sigma.device)
     source = (at[:, None] + offsets).abs()  # (length, taps)
@@ -131,16 +131,16 @@ def normalise_(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def in_unit_range(images: Tensor) -> Tensor:
-    """uint8 images of any layout as new floats in [0, 1], a channel's pixels side by side."""
+    """uint8 images of any layout as new contiguous floats in [0, 1]."""
     return images.to(torch.float32, memory_format=torch.contiguous_format, copy=True).mul_(1 / 255)
 
 
 def coloured(images: Tensor, drawn: Colours, mean: Tensor, std: Tensor) -> Tensor:
-    """All photometry of a batch: jitter, grey, blur, solarise, normalise. Floats are changed in place."""
+    """Apply jitter, grey, blur, solarisation and normalisation to a batch. Float images are changed in place."""
     if images[0].numel() * 2 <= _PIECE or images.device.type != "cpu":
         return _stages_(images if images.is_floating_point() else in_unit_range(images), drawn, mean, std)
     out = torch.empty(images.shape)
-    for row in range(len(images)):  # a large image stays in the cache through all of it
+    for row in range(len(images)):  # a large image stays in the cache through all stages
         one = slice(row, row + 1)
         single = Colours(drawn.order[one], drawn.factors[one], drawn.grey[one], drawn.sigma[one], drawn.solarise[one])
         out[one] = images[one]
@@ -154,7 +154,7 @@ def _stages_(images: Tensor, drawn: Colours, mean: Tensor, std: Tensor) -> Tenso
         _put_(images, rows, grey(_take(images, rows)))
     blurred = np.flatnonzero(drawn.sigma)
     sigma = torch.from_numpy(drawn.sigma.astype(np.float32)).to(images.device)
-    # Neighbours in sigma share a radius, which decides the work; so rows meet their like, whoever else is there.
+    # Rows of equal blur radius are processed together; the result does not depend on the other rows.
     radii = np.array([blur_radius(s, min(images.shape[-2:])) for s in drawn.sigma[blurred]], dtype=np.int64)
     for radius in np.unique(radii):
         for rows in _pieces(images, blurred[radii == radius]):
@@ -180,14 +180,14 @@ def _jitter_(images: Tensor, drawn: Colours) -> None:
 
 
 def _pieces(images: Tensor, rows: Ints) -> Iterator[Ints]:
-    """The rows in portions small enough for the cache; all at once on other devices than a CPU."""
+    """The rows in portions that fit the cache of a CPU; all at once on other devices."""
     most = max(1, _PIECE // images[0].numel()) if images.device.type == "cpu" else len(images)
     for start in range(0, len(rows), most):
         yield rows[start : start + most]
 
 
 def _take(values: Tensor, rows: Ints) -> Tensor:
-    """The rows; a view when there is one row only."""
+    """The selected rows; a view of the tensor if there is only one."""
     if len(rows) == 1:
         return values[int(rows[0]) : int(rows[0]) + 1]
     return values.index_select(0, torch.from_numpy(rows).to(values.device))

@@ -1,7 +1,7 @@
-"""From indices to views: reading, geometry and photometry in the order that suits where the pixels are.
+"""From indices to views: reading, geometry and photometry.
 
-Arrays of small images are cropped in whole batches on the training device. Anything else is read and cropped image by
-image, in worker processes; on a CPU they finish the colours too, otherwise uint8 crops travel to the device first.
+Arrays of small images are cropped in batches on the training device. All other images are read and cropped one by one
+in worker processes, which also apply the colours on a CPU; with other devices, uint8 crops are transferred first.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from hirl.data.views.masks import block_masks
 from hirl.data.views.parameters import boxes, colours, crop_numbers, shorter_side_needed
 from hirl.data.views.photometry import coloured, in_unit_range, normalise_
 
-_LARGEST_BATCHED = 128  # pixels a side; at 256, resizing image by image measured 8 times faster than matrix products
+_LARGEST_BATCHED = 128  # pixels per side; at 256, resizing one by one measured 8 times faster than matrix products
 
 
 @dataclass
 class Batch:
-    """What the network gets: index (B,), one (B, C, s, s) float tensor a view, and a mask for the views that ask."""
+    """A batch for the network: index (B,), one (B, C, s, s) float tensor per view, and the masks of masked views."""
 
     index: Tensor
     views: list[Tensor]
@@ -40,12 +40,12 @@ class Batch:
 
 @dataclass
 class Piece:
-    """A batch, or a part of one, on its way: views of one size together, (views, B, C, s, s), uint8 until coloured."""
+    """A batch, or part of one, in the making: views of one size together, (views, B, C, s, s), uint8 until coloured."""
 
     index: Tensor
     groups: list[Tensor]
     masks: list[Tensor | None]
-    bad: list[BadImage]  # found unreadable on the way
+    bad: list[BadImage]  # found unreadable meanwhile
 
 
 def join(pieces: list[Piece]) -> Piece:
@@ -65,7 +65,7 @@ def join(pieces: list[Piece]) -> Piece:
 
 @dataclass
 class Stages:
-    """Seconds spent in this process, by stage."""
+    """Seconds spent in this process per stage."""
 
     read: float = 0.0
     geometry: float = 0.0
@@ -74,7 +74,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class Normalisation:
-    """What is subtracted from and divided out of each channel of a picture in [0, 1]."""
+    """Mean and standard deviation per channel that normalise images in [0, 1]."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -84,14 +84,14 @@ class Normalisation:
 
 
 def is_batched(images: ImageSet) -> bool:
-    """Whether whole batches of this set are made at once, without workers."""
+    """Whether the views of this set are made batch by batch, without workers."""
     return images.pixels is not None and max(images.pixels.shape[-2:]) <= _LARGEST_BATCHED
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """On small images a second thread gains little, and thousands of short waits for it made batches 13 to 30 times
-    slower when another process had its core (docs/views.md)."""
+    """Limit torch to one thread: on small images a second one gains little, and waiting for it made batches 13 to 30
+    times slower when another process used its core (docs/views.md)."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -122,11 +122,11 @@ class ViewRenderer:
         self.stages = Stages()
         self._skipped = Skipped()
         sizes = dict.fromkeys(view.size for view in views)
-        # Views of one size share one buffer: fewer, larger operations.
+        # Views of equal size share a buffer: fewer, larger operations.
         self._groups = [tuple(n for n, view in enumerate(views) if view.size == size) for size in sizes]
 
     def begin(self, indices: Ints, epoch: int) -> Piece:
-        """What a worker does. On a CPU, and for arrays, that is everything."""
+        """The part that runs in a worker: everything on a CPU or for arrays, otherwise reading and cropping."""
         if is_batched(self.images):
             with _one_thread():
                 return self._colour(self._crop_array(indices, epoch), epoch)
@@ -134,7 +134,7 @@ class ViewRenderer:
         return self._colour(piece, epoch) if self.device.type == "cpu" else piece
 
     def finish(self, piece: Piece, epoch: int) -> Batch:
-        """What is left for the main process: the training device's share."""
+        """The part that runs in the main process: transfer to the device, and colours if they are still missing."""
         piece = to_device(piece, self.device)
         if piece.groups[0].dtype == torch.uint8:
             piece = self._colour(piece, epoch)
@@ -174,7 +174,7 @@ class ViewRenderer:
             image, real[row] = read_or_replace(
                 self.images, int(index), skipped=self._skipped, strict=self.strict, shorter=int(shorter[row])
             )
-            if real[row] != index:  # a stand-in is seen as it always is, so read for its own crops
+            if real[row] != index:  # a replacement keeps its own views, so read it for its own crops
                 own = crop_numbers(self.seed, epoch, real[row : row + 1], self.views)
                 image = self.images.read(int(real[row]), shorter=int(shorter_side_needed(own, self.views)[0]))
                 numbers[row] = own[0]
@@ -212,7 +212,7 @@ class ViewRenderer:
 
 
 class CentreRenderer:
-    """The evaluation's picture: shorter side to `resize`, then the central square of `size`."""
+    """Images for evaluation: the shorter side resized to `resize`, then the central square of `size`."""
 
     def __init__(
         self,
@@ -234,7 +234,7 @@ class CentreRenderer:
         self.strict = strict
         self._skipped = Skipped()
 
-    def begin(self, indices: Ints, epoch: int) -> Piece:  # noqa: ARG002 (the same in every epoch)
+    def begin(self, indices: Ints, epoch: int) -> Piece:  # noqa: ARG002 (equal in every epoch)
         if is_batched(self.images):
             assert self.images.pixels is not None
             crops = self._centre(self.images.pixels[torch.from_numpy(indices)])

@@ -1,4 +1,4 @@
-"""What a view is: the frozen description of one random picture of an image, and of a method's set of them."""
+"""The frozen description of a view, one random crop of an image, and of sets of views."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 def _check_probability(name: str, value: float) -> None:
     if not 0 <= value <= 1:
-        raise ValueError(f"{name} is {value}, but a probability lies between 0 and 1.")
+        raise ValueError(f"{name} is {value}, but a probability must be between 0 and 1.")
 
 
 def _check_range(name: str, bounds: tuple[float, float], *, above: float, upto: float) -> None:
@@ -18,7 +18,7 @@ def _check_range(name: str, bounds: tuple[float, float], *, above: float, upto: 
 
 @dataclass(frozen=True, kw_only=True)
 class Jitter:
-    """Colour jitter: four factors in a random order. Strengths as torchvision's ColorJitter reads them."""
+    """Colour jitter: four factors in random order, with the strengths of torchvision's ColorJitter."""
 
     brightness: float = 0.4
     contrast: float = 0.4
@@ -30,14 +30,14 @@ class Jitter:
         _check_probability("Jitter.probability", self.probability)
         for name in ("brightness", "contrast", "saturation"):
             if getattr(self, name) < 0:
-                raise ValueError(f"Jitter.{name} is {getattr(self, name)}, but a strength is at least 0.")
+                raise ValueError(f"Jitter.{name} is {getattr(self, name)}, but must be at least 0.")
         if not 0 <= self.hue <= 0.5:
-            raise ValueError(f"Jitter.hue is {self.hue}, but must lie between 0 and 0.5 (half the colour circle).")
+            raise ValueError(f"Jitter.hue is {self.hue}, but must be between 0 and 0.5 (half the colour circle).")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Blur:
-    """Gaussian blur with a standard deviation in pixels drawn from `sigma`."""
+    """Gaussian blur; its standard deviation in pixels is drawn uniformly from `sigma`."""
 
     probability: float = 0.5
     sigma: tuple[float, float] = (0.1, 2.0)
@@ -49,7 +49,7 @@ class Blur:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockMask:
-    """Block-wise masks over patches (BEiT's blocks, iBOT's ratios): with `probability` a share of ratio ± spread."""
+    """Block-wise mask over patches (BEiT's blocks, iBOT's ratios): with `probability`, ratio ± spread of them."""
 
     patch: int = 16
     probability: float = 0.5
@@ -59,16 +59,14 @@ class BlockMask:
     def __post_init__(self) -> None:
         _check_probability("BlockMask.probability", self.probability)
         if self.patch < 1:
-            raise ValueError(f"BlockMask.patch is {self.patch}, but a patch has at least 1 pixel.")
+            raise ValueError(f"BlockMask.patch is {self.patch}, but must be at least 1 pixel.")
         if not 0 <= self.ratio - self.spread <= self.ratio + self.spread <= 1:
-            raise ValueError(
-                f"BlockMask.ratio ± spread is {self.ratio} ± {self.spread}, but must stay between 0 and 1."
-            )
+            raise ValueError(f"BlockMask.ratio ± spread is {self.ratio} ± {self.spread}, but must be between 0 and 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One view: crop, flip, then colour. None or 0 turns an operation off; no other operation's draws change."""
+    """One view: crop, flip, then colours. None or 0 turns an operation off without changing other draws."""
 
     size: int = 224
     scale: tuple[float, float] = (0.2, 1.0)  # share of the image's area
@@ -83,7 +81,7 @@ class View:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"View.size is {self.size}, but a view has at least 1 pixel a side.")
+            raise ValueError(f"View.size is {self.size}, but must be at least 1 pixel.")
         _check_range("View.scale", self.scale, above=0.0, upto=1.0)
         _check_range("View.ratio", self.ratio, above=0.0, upto=float("inf"))
         if self.interpolation not in ("bilinear", "bicubic"):
@@ -104,5 +102,5 @@ def pair(first: View, second: View | None = None) -> tuple[View, View]:
 def multi_crop(global_views: tuple[View, ...], local: View, count: int) -> tuple[View, ...]:
     """Global views followed by `count` local ones, which are never masked."""
     if count < 0:
-        raise ValueError(f"count is {count}, but the number of local views is at least 0.")
+        raise ValueError(f"count is {count}, but the number of local views must be at least 0.")
     return (*global_views, *(replace(local, mask=None),) * count)

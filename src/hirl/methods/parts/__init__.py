@@ -1,1 +1,1 @@
-"""Parts that several methods share: heads, norms, optimisers, stochastic depth."""
+"""Parts that several methods share: augmentations, heads, norms, optimisers, stochastic depth."""

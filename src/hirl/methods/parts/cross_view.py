@@ -1,4 +1,4 @@
-"""The loss of SwAV, DINO and iBOT: every view of an image predicts what the other global views were assigned."""
+"""The loss of SwAV, DINO and iBOT: every view of an image predicts the targets of the other global views."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from torch import Tensor
 
 
 def cross_view_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """The mean cross-entropy of every view's softmax to the target of every global view but its own.
+    """The mean cross-entropy between every view's softmax and the target of every global view except its own.
 
-    logits: (V, B, K), already divided by the temperature, the first two views the global ones; targets: (2, B, K),
-    each row a distribution.
-    With logits s, −p · log softmax(s) = logsumexp(s) − p · s, summed over the targets of a view at once: no
-    log-probabilities of V · B · K are kept.
+    logits: (V, B, K), already divided by the temperature, with the two global views first; targets: (2, B, K), each row
+    a distribution. With logits s, −p · log softmax(s) = logsumexp(s) − p · s, summed over the targets of a view at
+    once: no V × B × K log-probabilities are stored.
     """
     aligned = torch.einsum("vbk,vbk->b", logits[:2], targets.flip(0))
     aligned = aligned + torch.einsum("vbk,bk->b", logits[2:], targets.sum(0))

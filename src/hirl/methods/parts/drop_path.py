@@ -1,4 +1,8 @@
-"""Stochastic depth (Huang et al. 2016) whose draws belong to the images, not to the process that holds them."""
+"""Stochastic depth whose draws belong to the images, not to the process that holds them.
+
+Gao Huang, Yu Sun, Zhuang Liu, Daniel Sedra and Kilian Q. Weinberger. Deep Networks with Stochastic Depth. ECCV 2016,
+arXiv:1603.09382.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from hirl.methods.parts import ranks
 
 
 class DropPath(nn.Module):
-    """Multiplies each sample's residual branch by a factor handed in before the forward pass: 0 or 1 / (1 − rate)."""
+    """Multiply each sample's residual branch by a factor set before the forward pass: 0 or 1 / (1 − rate)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
@@ -24,8 +28,8 @@ class DropPath(nn.Module):
         return branch * self.factors.to(branch.dtype).view(-1, *(1,) * (branch.ndim - 1))
 
 
-def own_drop_paths(network: nn.Module) -> list[DropPath]:
-    """Puts ours in the place of timm's, which would draw for one rank at a time; returns them in order."""
+def replace_drop_paths(network: nn.Module) -> list[DropPath]:
+    """Replace timm's drop paths, which would draw per rank, by ours; return them in order."""
     from timm.layers.drop import DropPath as TimmDropPath
 
     paths = []
@@ -37,10 +41,10 @@ def own_drop_paths(network: nn.Module) -> list[DropPath]:
 
 
 def draw(paths: Sequence[DropPath], views: int, images: int, device: torch.device) -> None:
-    """Draws for `views` × `images` samples (view by view), from torch's global generator.
+    """Draw factors for `views` × `images` samples (view by view) from torch's global generator.
 
-    The draw is for the images of all ranks, of which each takes its share: ranks whose generators agree drop together
-    what one process would.
+    The draw covers the images of all ranks, and each rank takes its share: ranks with equal generators together drop
+    the same branches as a single process.
     """
     if not paths:
         return

@@ -1,7 +1,7 @@
 """The projection head of DINO and iBOT: a three-layer MLP to a bottleneck, then prototypes of unit length.
 
-lightly's head has the same layers, but is built on torch's old weight norm, which cannot be deep-copied, and shows
-the bottleneck only by way of a private call.
+lightly's head has the same layers, but it uses torch's deprecated weight norm, which cannot be deep-copied, and exposes
+the bottleneck only through a private call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 
 class UnitLinear(nn.Module):
-    """A linear layer without bias whose rows are used at unit length: weight norm with its gain fixed at 1."""
+    """A linear layer without bias whose rows are scaled to unit length: weight norm with its gain fixed at 1."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()

@@ -1,6 +1,8 @@
-"""LARS (You et al. 2017) as SwAV uses it: SGD with momentum, each weight's step scaled to the weight's own length.
+"""LARS as SwAV uses it: SGD with momentum, each weight's step scaled to the weight's own norm.
 
-lightly's leaves groups without weight decay unscaled, which SwAV's does not, and goes through the weights one by one.
+Yang You, Igor Gitman and Boris Ginsburg. Large Batch Training of Convolutional Networks. 2017, arXiv:1708.03888.
+
+lightly's version does not scale groups without weight decay, unlike SwAV's, and updates the weights one by one.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from torch import Tensor
 class LARS(torch.optim.Optimizer):
     """v ← momentum · v + r (g + λ w), w ← w − lr · v with r = trust · |w| / (|g| + λ |w| + eps), per tensor.
 
-    A weight or gradient of length 0 has no such ratio: the gradient is then taken as it is.
+    The ratio is undefined for a weight or gradient of norm 0: the gradient is then used unscaled.
     """
 
     def __init__(
@@ -31,13 +33,13 @@ class LARS(torch.optim.Optimizer):
         settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "eps": eps}
         for name, value in settings.items():
             if value < 0:
-                raise ValueError(f"{name} is {value}, but LARS takes values of at least 0.")
+                raise ValueError(f"{name} is {value}, but must be at least 0 for LARS.")
         super().__init__(params, settings)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         if closure is not None:
-            raise ValueError("LARS takes no closure: call backward before step.")
+            raise ValueError("LARS does not support a closure: call backward before step.")
         for group in self.param_groups:
             weights: list[Tensor] = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
@@ -52,14 +54,14 @@ class LARS(torch.optim.Optimizer):
 
     @staticmethod
     def _directions(weights: list[Tensor], group: dict[str, Any]) -> list[Tensor]:
-        """r (g + λ w) of every weight."""
+        """r (g + λ w) per weight."""
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         decay = group["weight_decay"]
-        lengths = torch.stack(torch._foreach_norm(weights))
-        slopes = torch.stack(torch._foreach_norm(gradients))
-        ratios = group["trust"] * lengths / (slopes + decay * lengths + group["eps"])
-        # Without a gradient there is no decay either: 0 · (0 + λ w). Without a weight there is nothing to decay.
-        ratios = torch.where(slopes == 0, 0.0, torch.where(lengths == 0, 1.0, ratios))
+        weight_norms = torch.stack(torch._foreach_norm(weights))
+        gradient_norms = torch.stack(torch._foreach_norm(gradients))
+        ratios = group["trust"] * weight_norms / (gradient_norms + decay * weight_norms + group["eps"])
+        # A zero gradient also switches off the decay: 0 · (0 + λ w). A zero weight has nothing to decay.
+        ratios = torch.where(gradient_norms == 0, 0.0, torch.where(weight_norms == 0, 1.0, ratios))
         directions = torch._foreach_add(gradients, weights, alpha=decay)
         torch._foreach_mul_(directions, list(ratios.unbind()))
         return list(directions)

@@ -1,4 +1,4 @@
-"""What the processes of a run tell each other during a step; alone, every exchange is the identity."""
+"""Communication between the processes (ranks) of a run during a step; alone, every function is the identity."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def rank() -> int:
 
 
 def share(joined: Tensor) -> Tensor:
-    """This rank's part of rows that are joined over the ranks in order."""
+    """This rank's part of rows concatenated over the ranks in order."""
     return joined.chunk(size())[rank()]
 
 
 def joined(mine: Tensor) -> Tensor:
-    """Everyone's rows, equally many each, in rank order. No gradient flows through."""
+    """The rows of all ranks, equally many each, in rank order. No gradient flows through."""
     if size() == 1:
         return mine
     parts = [torch.empty_like(mine, memory_format=torch.contiguous_format) for _ in range(size())]

@@ -1,4 +1,4 @@
-"""What DINO and iBOT share: a student, its slow copy the teacher, centres, clipped gradients, schedules, AdamW."""
+"""The base of DINO and iBOT: a student, a momentum teacher, centres, multi-crop views, schedules, AdamW."""
 
 from __future__ import annotations
 
@@ -10,33 +10,35 @@ import torch
 from torch import Tensor, nn
 
 from hirl import backbones
+from hirl.data.views import BlockMask, View, multi_crop
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan, Rates, cosine, move_towards, warmed_up_cosine
 from hirl.methods.parts import drop_path, ranks
+from hirl.methods.parts.augmentations import SOFT_JITTER, blur_unless_small, local_crop_size
 from hirl.methods.parts.heads import BottleneckHead
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 
 class Network(nn.Module):
-    """Backbone and head; what goes in and out is for the method to say."""
+    """Backbone and head; the method's subclass defines `forward`."""
 
     def __init__(self, backbone: nn.Module, head: BottleneckHead) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
-        self.drop_paths = tuple(drop_path.own_drop_paths(backbone))
+        self.drop_paths = tuple(drop_path.replace_drop_paths(backbone))
 
     @property
     def heads(self) -> list[BottleneckHead]:
         return [self.head]
 
     def draw_drop_paths(self, crops: list[Tensor]) -> None:
-        """For one batch of these crops, view by view."""
+        """Draw the dropped branches of one batch of these crops, view by view."""
         if self.training:
             drop_path.draw(self.drop_paths, len(crops), len(crops[0]), crops[0].device)
 
     def pooled(self, crops: list[Tensor]) -> list[Tensor]:
-        """Crops of views, each (B, C, s, s) → (views · B, width) for each run of equal sizes, which is one batch."""
+        """Crops of V views, each (B, C, s, s) → (views · B, width) per run of equal sizes, which form one batch."""
         features = []
         for _, equal in groupby(crops, key=lambda crop: crop.shape[-1]):
             group = list(equal)
@@ -45,8 +47,8 @@ class Network(nn.Module):
         return features
 
 
-class Collected:
-    """The sum of rows over the forward passes of a step, until the optimiser has moved."""
+class RunningSum:
+    """The sum of rows over the forward passes of a step, until `after_step` takes it."""
 
     def __init__(self) -> None:
         self.total: Tensor | None = None
@@ -57,7 +59,7 @@ class Collected:
         self.count += count
 
     def take(self) -> Tensor | None:
-        """The rows' mean over all ranks, if there were any; begins anew."""
+        """The mean of the rows over all ranks, or None without rows; resets the sum."""
         if self.total is None:
             return None
         mean = ranks.mean(self.total / self.count)
@@ -66,16 +68,17 @@ class Collected:
 
 
 class SelfDistillation(Method):
-    """The student learns from the teacher, which follows it slowly. The methods say what is learned: views and loss."""
+    """A student learns from a teacher, its moving average. Subclasses define views and loss."""
 
     networks: tuple[type[Network], type[Network]]
-    """Student and teacher; their weights have the same names."""
+    """The classes of student and teacher; their weights have the same names."""
     centres: tuple[str, ...]
-    """Buffers (K,) that follow the mean of what the teacher gives."""
+    """Names of buffers (K,) that follow the mean of the teacher's outputs."""
 
     hidden: int
     head_batch_norm: bool
     prototypes: int
+    local_crops: int
     local_size: int | None
     student_temperature: float
     teacher_temperature: float
@@ -108,7 +111,7 @@ class SelfDistillation(Method):
         self.teacher.load_state_dict(self.student.state_dict())
         for name in self.centres:
             self.register_buffer(name, torch.zeros(self.prototypes))
-        self._collected = {name: Collected() for name in self.centres}
+        self._collected = {name: RunningSum() for name in self.centres}
 
     def _network(self, kind: type[Network], rate: float) -> Network:
         backbone = backbones.make_backbone(self.backbone, drop_path=rate, **self.encoder_args)
@@ -127,16 +130,13 @@ class SelfDistillation(Method):
 
     def _check(self, plan: Plan) -> None:
         check_ranges(self)
-        outline = backbones.outline(self.backbone, **self.encoder_args)
-        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in outline.modules()):
+        layers = self.backbone_outline.modules()
+        if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers):
             raise ValueError(
                 f"backbone {self.backbone!r} has batch norm, but {type(self).__name__} takes networks without it, "
                 "e.g. vit_small_patch16_224."
             )
-        patch = backbones.patch_size(outline) or 1
-        for view in self.views(plan.image_size):
-            if view.size % patch:
-                raise ValueError(f"views of {view.size} pixels do not consist of whole patches of {patch} pixels.")
+        self.views(plan.image_size)  # checks the sizes
 
     @property
     def encoder(self) -> nn.Module:
@@ -156,26 +156,45 @@ class SelfDistillation(Method):
 
     # Views
 
-    def _local_size(self, image_size: int, patch: int) -> int:
-        """The side of a local crop: as given, or 3/7 of the image in whole patches."""
-        if self.local_size is not None:
-            return self.local_size
-        return max(1, round(image_size * 3 / 7 / patch)) * patch
+    def _crops(self, image_size: int, *, split: float, mask: BlockMask | None = None) -> tuple[View, ...]:
+        """DINO's crops, which iBOT adopted: an asymmetric global pair and `local_crops` local ones, all bicubic.
 
-    def _outline(self) -> nn.Module:
-        """The backbone without weights: views are asked for before `build`."""
-        return backbones.outline(self.backbone, **self.backbone_args or {})
+        split: the share of the image's area that separates global from local crops; mask: of the global crops.
+        """
+        outline = self.backbone_outline
+        local = self.local_size
+        if local is None:
+            local = local_crop_size(image_size, backbones.patch_size(outline) or 8)
+        for side in (image_size, local):
+            backbones.check_patches(outline, side)
+
+        def view(side: int, scale: tuple[float, float], blur: float, solarise: float, mask: BlockMask | None) -> View:
+            return View(
+                size=side,
+                scale=scale,
+                interpolation="bicubic",
+                jitter=SOFT_JITTER,
+                grey=0.2,
+                blur=blur_unless_small(image_size, blur),
+                solarise=solarise,
+                mask=mask,
+            )
+
+        first = view(image_size, (split, 1.0), blur=1.0, solarise=0.0, mask=mask)
+        second = view(image_size, (split, 1.0), blur=0.1, solarise=0.2, mask=mask)
+        small = view(local, (0.05, split), blur=0.5, solarise=0.0, mask=None)
+        return multi_crop((first, second), small, self.local_crops)
 
     # Schedules
 
     def temperature(self, step: int) -> float:
-        """The teacher's: a straight line by whole epochs, as published, then constant."""
+        """The teacher's temperature: it rises linearly by epoch, as published, then stays constant."""
         epoch = step // self.plan.steps_per_epoch
         epochs = min(self.teacher_temperature_epochs, self.plan.epochs)
         if epoch >= epochs:
             return self.teacher_temperature
-        share = epoch / max(1, epochs - 1)
-        return self.teacher_temperature_start + share * (self.teacher_temperature - self.teacher_temperature_start)
+        progress = epoch / max(1, epochs - 1)
+        return self.teacher_temperature_start + progress * (self.teacher_temperature - self.teacher_temperature_start)
 
     @property
     def peak_lr(self) -> float:
@@ -192,7 +211,7 @@ class SelfDistillation(Method):
 
     @torch.no_grad()
     def before_update(self, step: int) -> None:
-        """Lets the prototypes keep still in the first epochs and clips every parameter's gradient by itself."""
+        """Keep the prototypes fixed in the first epochs and clip each parameter's gradient separately."""
         if step < self.frozen_epochs * self.plan.steps_per_epoch:
             for head in self.student.heads:
                 head.last_layer.weight.grad = None
@@ -203,13 +222,13 @@ class SelfDistillation(Method):
             torch._foreach_mul_(gradients, list(factors.unbind()))
 
     def _collect(self, centre: str, total: Tensor, count: int) -> None:
-        """Keeps a sum of `count` rows of the teacher's for the centre to move by."""
+        """Add the sum of `count` rows of the teacher's outputs to the next update of a centre."""
         if self.training:
             self._collected[centre].add(total, count)
 
     @torch.no_grad()
     def after_step(self, step: int) -> None:
-        """Moves the teacher, then the centres by what the teacher gave for this step's crops on all ranks."""
+        """Update the teacher, then the centres with the teacher's outputs of this step on all ranks."""
         move_towards(self.teacher, self.student, cosine(self.teacher_momentum, 1.0, step / self.plan.steps))
         for name in self.centres:
             mean = self._collected[name].take()
@@ -219,7 +238,7 @@ class SelfDistillation(Method):
     # Optimiser
 
     def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:
-        """Biases, norms and scales, which are vectors, are never decayed."""
+        """Biases, norms and scales (all vectors) are not decayed."""
         weights = [weight for weight in module.parameters() if weight.requires_grad]
         return [
             {"params": [weight for weight in weights if weight.ndim > 1]},

@@ -1,4 +1,4 @@
-"""Batch norm over groups of a batch, as if each lay on a device of its own (MoCo, Sec. 3.3: shuffling BN)."""
+"""Batch norm over groups of a batch, as if each group were on its own device (MoCo, Sec. 3.3: shuffling BN)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hirl.methods.parts import ranks
 
 
 class SplitBatchNorm2d(nn.BatchNorm2d):
-    """Normalises `groups` runs of consecutive images each by their own statistics while training.
+    """Normalise each of `groups` runs of consecutive images by its own statistics during training.
 
-    The running statistics move by the mean over the groups. Parameters and buffers are those of BatchNorm2d.
+    Running statistics are updated with the mean over the groups. Parameters and buffers are those of BatchNorm2d.
     """
 
     running_mean: Tensor
@@ -22,7 +22,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
 
     def __init__(self, like: nn.BatchNorm2d, groups: int) -> None:
         if not like.track_running_stats or not like.affine or like.momentum is None:
-            raise ValueError(f"bn_splits is {groups}, but {like} cannot be split: choose 1.")
+            raise ValueError(f"bn_splits is {groups}, but {like} cannot be split: use bn_splits 1.")
         super().__init__(like.num_features, like.eps, like.momentum)
         self.groups = groups
         self.load_state_dict(like.state_dict())
@@ -31,8 +31,10 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         if not self.training:
             return super().forward(images)
         if len(images) % self.groups:
-            raise ValueError(f"a batch of {len(images)} images cannot be split into bn_splits of {self.groups} a rank.")
-        means = self.running_mean.repeat(self.groups, 1)  # (groups, C): each group moves its own copy
+            raise ValueError(
+                f"a batch of {len(images)} images per rank cannot be split into {self.groups} equal groups."
+            )
+        means = self.running_mean.repeat(self.groups, 1)  # (groups, C): each group updates its own copy
         variances = self.running_var.repeat(self.groups, 1)
         parts = [
             F.batch_norm(part, mean, variance, self.weight, self.bias, True, self.momentum, self.eps)
@@ -46,16 +48,16 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
 
 
 def split_batch_norm(network: nn.Module, groups: int) -> None:
-    """Makes every batch norm of a network normalise `groups` groups of its batch."""
+    """Make every batch norm of a network normalise `groups` groups of its batch separately."""
     for name, module in list(network.named_modules()):
         if type(module) is nn.BatchNorm2d:
             network.set_submodule(name, SplitBatchNorm2d(module, groups))
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ValueError(f"bn_splits is {groups}, but {type(module).__name__} cannot be split: choose 1.")
+            raise ValueError(f"bn_splits is {groups}, but {type(module).__name__} cannot be split: use bn_splits 1.")
 
 
 def average_statistics(network: nn.Module) -> None:
-    """Running statistics as the mean over the ranks, so that every rank holds the same network."""
+    """Replace running statistics by their mean over the ranks, so that every rank holds the same network."""
     if ranks.size() == 1:
         return
     statistics = [

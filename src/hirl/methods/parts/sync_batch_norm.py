@@ -1,4 +1,4 @@
-"""Batch norm over the batches of all ranks, as if one device held them all."""
+"""Batch norm over the batches of all ranks, as if a single device held them all."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hirl.methods.parts import ranks
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Normalises by the statistics of all ranks' rows, equally many each, while training.
+    """Normalise by the statistics of the rows of all ranks, equally many each, during training.
 
-    torch's own layer is for GPUs alone, and DDP refuses it on a CPU: here its kernels work on a GPU, and plain
+    torch's own layer is for GPUs only, and DDP rejects it on a CPU: this one uses torch's kernels on a GPU and plain
     tensor operations on a CPU. Parameters and buffers are those of plain batch norm.
     """
 
@@ -27,7 +27,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def __init__(self, like: nn.modules.batchnorm._BatchNorm) -> None:
         if not like.track_running_stats or like.momentum is None:
-            raise ValueError(f"{like} cannot be synchronised over {ranks.size()} ranks: it keeps no moving statistics.")
+            raise ValueError(f"{like} cannot be synchronised over {ranks.size()} ranks: it has no running statistics.")
         super().__init__(like.num_features, like.eps, like.momentum, like.affine)
         self.load_state_dict(like.state_dict())
 
@@ -63,7 +63,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class _MeanOverRanks(torch.autograd.Function):
-    """The mean over the ranks, in which each rank's tensor has one part: so are the gradients of all their losses."""
+    """The mean over the ranks; its gradient is the mean of the ranks' gradients."""
 
     @staticmethod
     def forward(ctx: Any, mine: Tensor) -> Tensor:  # noqa: ARG004
@@ -75,7 +75,7 @@ class _MeanOverRanks(torch.autograd.Function):
 
 
 def synchronise_batch_norm(network: nn.Module) -> None:
-    """Makes every batch norm of a network take its statistics from all ranks; alone, it is left as it is."""
+    """Make every batch norm of a network take its statistics from all ranks; no change with a single process."""
     if ranks.size() == 1:
         return
     for name, module in list(network.named_modules()):
@@ -83,6 +83,6 @@ def synchronise_batch_norm(network: nn.Module) -> None:
             network.set_submodule(name, SyncBatchNorm(module))
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ValueError(
-                f"{type(module).__name__} cannot be synchronised over {ranks.size()} ranks: take one process, or a "
+                f"{type(module).__name__} cannot be synchronised over {ranks.size()} ranks: use one process, or a "
                 "backbone with plain batch norm such as resnet50."
             )

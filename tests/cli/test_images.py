@@ -1,0 +1,76 @@
+"""`hirl images` through the command's entry point."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from hirl.cli.main import main
+
+
+def test_images_lists_the_classes_of_a_folder(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sheet = photos.parent / "sheet.png"
+    assert main(["images", str(photos), "--out", str(sheet)]) == 0
+    shown = capsys.readouterr().out
+    assert "9 images" in shown
+    assert "persian, tabby" in shown
+    with Image.open(sheet) as picture:
+        assert picture.format == "PNG"
+        assert picture.width > 4 * 64
+    assert main(["images", str(photos), "--out", str(sheet)]) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_unreadable_images_are_replaced_and_listed(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "cats" / "tabby" / "1.png").write_bytes(b"broken")
+    assert main(["images", str(photos), "--out", str(photos.parent / "sheet.png")]) == 0
+    shown = capsys.readouterr().out
+    assert "Unreadable images, each replaced by the next readable one: 1" in shown
+    assert "tabby/1.png" in shown
+
+
+def test_a_warning_is_a_single_line(photos: Path) -> None:
+    (photos / "loose.png").write_bytes((photos / "cats" / "tabby" / "1.png").read_bytes())
+    command = [sys.executable, "-m", "hirl.cli.main", "images", str(photos)]  # pytest would catch the warning
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert shown.returncode == 0
+    assert shown.stderr.startswith("hirl: warning: ")
+    assert len(shown.stderr.splitlines()) == 1
+
+
+MISTAKES = {
+    "a missing folder": (["nowhere/"], "neither a path nor the name"),
+    "a near miss": (["shape"], "did you mean shapes?"),
+    "an empty folder": (["{empty}"], "no image in the folder"),
+    "a text file": (["{text}"], "is not a set of images"),
+    "an unknown split": (["{photos}", "--split", "val"], "has no parts such as train and val"),
+    "a drawn size too small": (["shapes-4"], "from 16 to 512"),
+    "no picture's name": (["{photos}", "--out", "sheet.txt"], "must end in one of"),
+    "a sheet in no folder": (["{photos}", "--out", "no/sheet.png"], "does not exist"),
+    "a data set that is not there": (["cifar10", "--root", "{empty}"], "download"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence(
+    mistake: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments, expected = MISTAKES[mistake]
+    named = {"photos": photos, "empty": tmp_path / "empty", "text": tmp_path / "a.txt"}
+    named["empty"].mkdir()
+    named["text"].write_text("hello")
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(tmp_path)
+
+    code = main(["images", *(argument.format(**named) for argument in arguments)])
+
+    shown = capsys.readouterr()
+    assert code == 2, shown.out
+    (sentence,) = shown.err.strip().splitlines()
+    assert sentence.startswith("hirl: ")
+    assert expected in sentence
+    assert sorted(tmp_path.rglob("*")) == before
