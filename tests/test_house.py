@@ -103,6 +103,28 @@ def test_imports_stay_within_the_plan() -> None:
             assert other in MAY_IMPORT[room], f"{sorted(files)} import {other}; {room} may not"
 
 
+RETIRED = {"apart", "said", "seen", "tell", "told", "whole", "words"}  # they named too many different things
+
+
+def names(file: Path) -> Iterator[str]:
+    """Every name that a file gives to something or uses."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name) | ast.alias(asname=str(name)):
+                yield name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                yield "" if name.startswith("test_") else name  # a sentence rather than a name
+            case ast.keyword(arg=str(name)):
+                yield name
+
+
+def test_retired_words_name_nothing() -> None:
+    folders = (PACKAGE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
+    for file in (file for folder in folders for file in folder.rglob("*.py")):
+        retired = {name for name in names(file) if not RETIRED.isdisjoint(name.lower().split("_"))}
+        assert not retired, f"{file.relative_to(ROOT)} names something {sorted(retired)}"
+
+
 def declared() -> set[str]:
     wanted = [name for name in importlib.metadata.requires("hirl") or [] if "extra ==" not in name]
     return {re.split(r"[\[<>=!~; ]", name)[0].lower().replace("_", "-") for name in wanted}

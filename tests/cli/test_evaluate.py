@@ -19,8 +19,8 @@ def test_tasks_and_their_options(
 ) -> None:
     folder = runs["hirl"].folder
     monkeypatch.setenv("COLUMNS", "200")
-    words = ["evaluate", str(folder), "knn", "tree", "--knn.ks", "3", "12", "--tree.sample=50", "--seed", "2"]
-    assert main([*words, "--device", "cpu"]) == 0
+    argv = ["evaluate", str(folder), "knn", "tree", "--knn.ks", "3", "12", "--tree.sample=50", "--seed", "2"]
+    assert main([*argv, "--device", "cpu"]) == 0
     shown = capsys.readouterr().out
     assert "knn: 48 classes" in shown
     assert "dendrogram purity" in shown
@@ -43,9 +43,9 @@ def test_the_tree_is_built_by_the_builder_that_is_named(runs: dict[str, Run]) ->
 
 
 def test_an_encoder_by_name(picture_files: Path, tmp_path: Path) -> None:
-    words = ["evaluate", "resnet10t", "knn", "--data", str(picture_files), "--knn.ks", "5", "--device", "cpu"]
+    argv = ["evaluate", "resnet10t", "knn", "--data", str(picture_files), "--knn.ks", "5", "--device", "cpu"]
     args = ["--backbone_args", '{"channels": [8, 8, 16, 16]}']
-    assert main([*words, *args, "--out", str(tmp_path / "figures")]) == 0
+    assert main([*argv, *args, "--out", str(tmp_path / "figures")]) == 0
     (file,) = (tmp_path / "figures").iterdir()
     stored = json.loads(file.read_text())
     assert stored["protocol"]["arguments"]["ks"] == [5]
@@ -104,7 +104,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "an unknown task": (["{run}", "knn", "nearest"], "there is no evaluation 'nearest': choose from knn, linear"),
     "an unknown option of a task": (["{run}", "knn", "--knn.k", "5"], "knn.k"),
     "an unknown option": (["{run}", "knn", "--sead", "5"], "--sead"),
-    "neighbours in words": (["{run}", "knn", "--knn.ks", "many"], "knn.ks"),
+    "neighbours in argv": (["{run}", "knn", "--knn.ks", "many"], "knn.ks"),
     "a task that was renamed": (["{run}", "hierarchy"], "the evaluation 'hierarchy' is now called 'tree'"),
     "no neighbours": (["{run}", "knn", "--knn.ks", "0"], "each a whole number of at least 1"),
     "no temperature": (["{run}", "knn", "--knn.temperature", "0", "--knn.ks", "5"], "temperature is 0.0, but must be"),
@@ -152,12 +152,12 @@ def test_a_mistake_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words, expected = MISTAKES[mistake]
+    argv, expected = MISTAKES[mistake]
     named = wrong_files | {"run": runs["hirl"].folder}
     before = sorted(file for file in tmp_path.rglob("*") if file.is_file())
     monkeypatch.chdir(tmp_path)
 
-    code = main(["evaluate", *(word.format(**named) for word in words)])
+    code = main(["evaluate", *(word.format(**named) for word in argv)])
 
     shown = capsys.readouterr()
     assert code == 2, shown.out
