@@ -104,7 +104,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "an unknown task": (["{run}", "knn", "nearest"], "there is no evaluation 'nearest': choose from knn, linear"),
     "an unknown option of a task": (["{run}", "knn", "--knn.k", "5"], "knn.k"),
     "an unknown option": (["{run}", "knn", "--sead", "5"], "--sead"),
-    "neighbours in argv": (["{run}", "knn", "--knn.ks", "many"], "knn.ks"),
+    "neighbours as a word": (["{run}", "knn", "--knn.ks", "many"], "knn.ks"),
     "a task that was renamed": (["{run}", "hierarchy"], "the evaluation 'hierarchy' is now called 'tree'"),
     "no neighbours": (["{run}", "knn", "--knn.ks", "0"], "each a whole number of at least 1"),
     "no temperature": (["{run}", "knn", "--knn.temperature", "0", "--knn.ks", "5"], "temperature is 0.0, but must be"),
