@@ -31,17 +31,18 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=["memory", "files"])
+@pytest.fixture(params=["array", "small files", "large files"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Small images, of which training makes views in batches, or large files, which it reads one by one."""
+    """Small images, which training reads into memory, or large files, which it reads one by one."""
     rng = np.random.default_rng(0)
-    if request.param == "memory":
+    if request.param == "array":
         np.savez(tmp_path / "images.npz", images=rng.integers(0, 256, (9, SIZE, SIZE, 3), dtype=np.uint8))
         return tmp_path / "images.npz"
     (tmp_path / "images").mkdir()
     for number in range(5):
         pixels = Image.fromarray(rng.integers(0, 256, (5, 7, 3), dtype=np.uint8))
-        pixels.resize((210 + number, 150)).save(tmp_path / "images" / f"{number}.jpg")
+        size = (SIZE, SIZE) if request.param == "small files" else (210 + number, 150)
+        pixels.resize(size).save(tmp_path / "images" / f"{number}.png")
     return tmp_path / "images"
 
 
@@ -85,12 +86,14 @@ def same_but_corners(one: np.ndarray, other: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_sheet_shows_the_pixels_of_a_training_loader(name: str, source: Path, tmp_path: Path) -> None:
+    images = in_memory(open_images(source))
     out = tmp_path / "views.png"
-    line = ["views", str(source), *options(name), "--image_size", str(SIZE), "--tile", str(SIZE), "--out", str(out)]
-    assert main([*line, "--seed", str(SEED), "--epoch", str(EPOCH), "--rows", "4"]) == 0
+    line = ["views", str(source), *options(name), "--tile", str(SIZE), "--seed", str(SEED), "--epoch", str(EPOCH)]
+    if images.pixels is None:
+        line += ["--image_size", str(SIZE)]  # the default for small images
+    assert main([*line, "--rows", "4", "--out", str(out)]) == 0
 
     method: Method = getattr(methods, name)(**METHODS[name])
-    images = in_memory(open_images(source))
     views = method.views(SIZE)
     identity: dict[str, Any] = {"mean": (0.0,) * 3, "std": (1.0,) * 3}  # the sheet shows views before normalisation
     loader = Loader(images, views, batch_size=2, seed=SEED, workers=0, drop_last=False, **identity)
