@@ -19,8 +19,8 @@ def test_tasks_and_their_options(
 ) -> None:
     folder = runs["hirl"].folder
     monkeypatch.setenv("COLUMNS", "200")
-    argv = ["evaluate", str(folder), "knn", "tree", "--knn.ks", "3", "12", "--tree.sample=50", "--seed", "2"]
-    assert main([*argv, "--device", "cpu"]) == 0
+    line = ["evaluate", str(folder), "knn", "tree", "--knn.ks", "3", "12", "--tree.sample=50", "--seed", "2"]
+    assert main([*line, "--device", "cpu"]) == 0
     shown = capsys.readouterr().out
     assert "knn: 48 classes" in shown
     assert "dendrogram purity" in shown
@@ -43,9 +43,9 @@ def test_the_tree_is_built_by_the_builder_that_is_named(runs: dict[str, Run]) ->
 
 
 def test_an_encoder_by_name(picture_files: Path, tmp_path: Path) -> None:
-    argv = ["evaluate", "resnet10t", "knn", "--data", str(picture_files), "--knn.ks", "5", "--device", "cpu"]
+    line = ["evaluate", "resnet10t", "knn", "--data", str(picture_files), "--knn.ks", "5", "--device", "cpu"]
     args = ["--backbone_args", '{"channels": [8, 8, 16, 16]}']
-    assert main([*argv, *args, "--out", str(tmp_path / "figures")]) == 0
+    assert main([*line, *args, "--out", str(tmp_path / "figures")]) == 0
     (file,) = (tmp_path / "figures").iterdir()
     stored = json.loads(file.read_text())
     assert stored["protocol"]["arguments"]["ks"] == [5]
@@ -78,7 +78,7 @@ FOUR = np.arange(240) % 4
 @pytest.fixture(scope="module")
 def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("wrong")
-    named = {"empty": folder / "empty", "whole": folder / "whole.npz"}
+    named = {"empty": folder / "empty", "unsplit": folder / "unsplit.npz"}
     named["empty"].mkdir()
     two_levels = np.stack([FOUR, FOUR // 2], axis=1)
     for name, train, test in (
@@ -92,7 +92,7 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("levels", FOUR, two_levels),
     ):
         named[name] = tables(folder / f"{name}.npz", train, test)
-    np.savez(named["whole"], images=np.zeros((9, 16, 16, 3), np.uint8), labels=np.arange(9) % 2)
+    np.savez(named["unsplit"], images=np.zeros((9, 16, 16, 3), np.uint8), labels=np.arange(9) % 2)
     named |= {name: folder / f"{name}.pth" for name in ("code", "weights")}
     named["code"].write_bytes(pickle.dumps({"weight": print}))
     torch.save({"weight": torch.ones(3)}, named["weights"])
@@ -104,7 +104,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "an unknown task": (["{run}", "knn", "nearest"], "there is no evaluation 'nearest': choose from knn, linear"),
     "an unknown option of a task": (["{run}", "knn", "--knn.k", "5"], "knn.k"),
     "an unknown option": (["{run}", "knn", "--sead", "5"], "--sead"),
-    "neighbours as a word": (["{run}", "knn", "--knn.ks", "many"], "knn.ks"),
+    "neighbours in words": (["{run}", "knn", "--knn.ks", "many"], "knn.ks"),
     "a task that was renamed": (["{run}", "hierarchy"], "the evaluation 'hierarchy' is now called 'tree'"),
     "no neighbours": (["{run}", "knn", "--knn.ks", "0"], "each a whole number of at least 1"),
     "no temperature": (["{run}", "knn", "--knn.temperature", "0", "--knn.ks", "5"], "temperature is 0.0, but must be"),
@@ -125,7 +125,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a class missing in test": (["{run}", "knn", "--data", "{less_test}"], "val has no image of 1 of its 4 classes"),
     "other classes in test": (["{run}", "knn", "--data", "{other}"], "differ at label level 0"),
     "other label levels in test": (["{run}", "knn", "--data", "{levels}"], "has 1 label levels and"),
-    "no part to test on": (["{run}", "knn", "--data", "{whole}"], "Name the images to test on"),
+    "no part to test on": (["{run}", "knn", "--data", "{unsplit}"], "Name the images to test on"),
     "a split that is not there": (["{run}", "knn", "--test_split", "holiday"], "has no split 'holiday'"),
     "missing images": (["{run}", "knn", "--data", "nowhere/"], "neither a path nor the name"),
     "an encoder without images": (["resnet10t", "knn"], "give data"),
@@ -152,12 +152,12 @@ def test_a_mistake_is_one_sentence(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    argv, expected = MISTAKES[mistake]
+    args, expected = MISTAKES[mistake]
     named = wrong_files | {"run": runs["hirl"].folder}
     before = sorted(file for file in tmp_path.rglob("*") if file.is_file())
     monkeypatch.chdir(tmp_path)
 
-    code = main(["evaluate", *(word.format(**named) for word in argv)])
+    code = main(["evaluate", *(arg.format(**named) for arg in args)])
 
     shown = capsys.readouterr()
     assert code == 2, shown.out

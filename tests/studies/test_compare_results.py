@@ -62,6 +62,6 @@ def test_another_protocol_is_not_taken_for_that_of_the_comparison(options: list[
     before = figures(folder)
     run = folder / "out" / next(path.name for path in (folder / "out").iterdir() if path.name.endswith("-base-0"))
     files = {part: str(folder / f"{part}.npz") for part in ("val", "other")}
-    assert main(["evaluate", str(run), "knn", "--device", "cpu", *(word.format(**files) for word in options)]) == 0
+    assert main(["evaluate", str(run), "knn", "--device", "cpu", *(option.format(**files) for option in options)]) == 0
     assert compare(folder) == 0
     assert figures(folder) == before

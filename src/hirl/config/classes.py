@@ -56,34 +56,34 @@ def find_class(
         option: The option that names such classes on the command line; by default that of `what`.
     """
     what = what or base.__name__.lower()
-    word = what.rpartition(".")[2]
+    noun = what.rpartition(".")[2]
     known = known_classes(base)
     kind = next((kind for kind in classes if is_named(path, kind)), None)
     if kind is None and "." not in path:
         if path not in known:
-            raise ValueError(f"there is no {word} {path!r}: choose one of {', '.join(known)}")
+            raise ValueError(f"there is no {noun} {path!r}: choose one of {', '.join(known)}")
         kind = known[path]
     elif kind is None:
         if file is not None and is_elsewhere(path):
             raise ValueError(
-                f"{os.fspath(file)!r} names the {word} {path!r}, which is not part of hirl: name the class yourself, "
+                f"{os.fspath(file)!r} names the {noun} {path!r}, which is not part of hirl: name the class yourself, "
                 f"with {option or f'--{what}'} {path} or in Python"
             )
-        kind = import_class(path, word)
+        kind = import_class(path, noun)
     if not issubclass(kind, base):
-        raise ValueError(f"{path!r} is not a {word}: it must be a subclass of {class_path(base)}")
+        raise ValueError(f"{path!r} is not a {noun}: it must be a subclass of {class_path(base)}")
     if inspect.isabstract(kind):
         raise ValueError(f"{path!r} is an abstract class: choose one of {', '.join(known)}")
     return kind
 
 
-def import_class(path: str, word: str = "class") -> type[Any]:
+def import_class(path: str, noun: str = "class") -> type[Any]:
     """The class at a dotted path, which the user has given; its module is run."""
     module, _, name = path.rpartition(".")
     try:
         kind: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"there is no {word} {path!r}: {error}") from error
+        raise ValueError(f"there is no {noun} {path!r}: {error}") from error
     if not isinstance(kind, type):
         raise ValueError(f"{path!r} is not a class but a {type(kind).__name__}")
     return kind
