@@ -201,7 +201,7 @@ def test_unreadable_images_are_replaced_and_listed(
 MISTAKES = {
     "an unknown method": (["{photos}", "--method", "vicreg", "--out", "v.png"], "vicreg"),
     "a file's name of a method": (["{photos}", "--method", "dino", "--out", "v.png"], "choose one of DINO, IBOT"),
-    "no method": (["{photos}", "--out", "v.png"], "views needs a method"),
+    "no method": (["{photos}", "--out", "v.png"], "the option --method is missing: choose one of DINO, IBOT"),
     "no images": (["--method", "DINO", "--out", "v.png"], "views needs images"),
     "an unknown recipe": (["{photos}", "--config", "small/vicreg", "--out", "v.png"], "small/dino"),
     "an unknown option": (["{photos}", "--method", "DINO", "--epochs", "3", "--out", "v.png"], "--epochs"),
@@ -210,7 +210,10 @@ MISTAKES = {
         ["{photos}", "--method", "DINO", "--method.local_crops", "-1", "--out", "v.png"],
         "local_crops is -1, but must be at least 0",
     ),
-    "a view of no pixels": (["{photos}", "--method", "DINO", "--image_size", "0", "--out", "v.png"], "image_size"),
+    "a view of no pixels": (
+        ["{photos}", "--method", "DINO", "--image_size", "0", "--out", "v.png"],
+        "size must be at least 1",
+    ),
     "a negative epoch": (["{photos}", "--method", "DINO", "--epoch", "-1", "--out", "v.png"], "epoch"),
     "a tile too small": (["{photos}", "--method", "MoCoV2", "--tile", "2", "--out", "v.png"], "tile is 2"),
     "a size that cuts patches": (["{photos}", "--method", "IBOT", "--image_size", "50", "--out", "v.png"], "patch"),

@@ -31,11 +31,13 @@ def run_views(config: Namespace) -> None:
     check_sheet(config)
     if config.data is None:
         raise ValueError("views needs images: hirl views FOLDER --method METHOD --out FILE")
+    if config.image_size is not None and config.image_size < 1:
+        raise ValueError(f"image_size must be at least 1, not {config.image_size}")
     check_ranges(config.method)
     skipped = Skipped()
     opened = open_images(config.data, split=config.split, channels=config.channels)
     images = in_memory(opened, skipped=skipped)  # as training does: it decides the default size and how crops are made
-    size = config.image_size or images.default_size
+    size = images.default_size if config.image_size is None else config.image_size
     if size > LARGEST_VIEW:
         raise ValueError(f"--image_size is {size}, but a contact sheet shows views of at most {LARGEST_VIEW} pixels")
     sheet = view_sheet(
