@@ -108,7 +108,10 @@ def test_a_baseline_comes_back_as_a_baseline(config: Path, images: Path, tmp_pat
 def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     documented = [line.partition(":")[0].strip() for line in (inspect.getdoc(pretrain) or "").splitlines()]
     assert set(inspect.signature(pretrain).parameters) <= set(documented)
-    for args, expected in ((["--help"], "Images a step, over all"), (["--hierarchy.help"], "Negative paths an image")):
+    for args, expected in (
+        (["--help"], "Images per step, over all"),
+        (["--hierarchy.help"], "Negative paths per image"),
+    ):
         with pytest.raises(SystemExit):
             main(["pretrain", *args])
         assert expected in " ".join(capsys.readouterr().out.split())
