@@ -18,6 +18,7 @@ from hirl.evals import EVALUATIONS, KNN, Clustering, Evaluation, Figure, Kind, N
 from hirl.evals.base import Part
 from hirl.evals.images import ImageRequest
 from hirl.runs.folder import Run
+from hirl.runs.results import list_results
 
 NARROW = {"channels": [8, 8, 16, 16]}
 VIT = {"img_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 2, "num_heads": 2}
@@ -83,6 +84,28 @@ def test_an_evaluation_may_bring_data_and_figures_of_its_own(
     assert hirl.evaluate(backbone, Boxes(), device="cpu", reuse=True, **options)["boxes"] == first
     assert "stored earlier" in capsys.readouterr().out
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_evaluation_may_keep_files_beside_its_result(tmp_path: Path) -> None:
+    folders: list[Path | None] = []
+
+    @dataclass(frozen=True)
+    class Long(Boxes):
+        def run(self, subject: Subject) -> Result:
+            folders.append(subject.folder)
+            if subject.folder is not None:
+                subject.folder.mkdir(parents=True, exist_ok=True)
+                (subject.folder / "predictions.json").write_text("{}")
+            return super().run(subject)
+
+    options: dict[str, Any] = {"data": "elsewhere", "backbone_args": NARROW, "image_size": 16, "quiet": True}
+    hirl.evaluate("resnet10t", Long(), out=tmp_path, **options)
+    hirl.evaluate("resnet10t", Long(), out=tmp_path, seed=1, **options)
+    hirl.evaluate("resnet10t", Long(), **options)
+    first, second, nowhere = folders
+    assert nowhere is None
+    assert first != second
+    assert {file.stem for file in list_results(tmp_path)} == {folder.name for folder in (first, second) if folder}
 
 
 def test_images_of_unknown_content_are_never_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

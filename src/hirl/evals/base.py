@@ -6,6 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -55,6 +56,8 @@ class Subject:
     method: str | None = None  # class name of the method that trained the encoder: official settings differ
     seed: int = 0
     device: torch.device = CPU
+    workers: int | None = None  # processes that read images; None: as suits them
+    folder: Path | None = None  # for files beside the result, such as a checkpoint of long training; not created yet
     progress: Progress = no_progress
 
     @property

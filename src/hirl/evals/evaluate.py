@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from hirl.evals.report import print_headline, print_result
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
 from hirl.runs.open_encoder import Encoder, find_device, open_encoder
+from hirl.runs.results import result_file
 from hirl.terminal.progress import no_progress, progress_bars
 
 DEFAULT_TASKS = ("knn", "clustering", "tree", "linear")
@@ -131,6 +133,8 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
             if not quiet:
                 print_headline(task.name, known, note="stored earlier")
             return known
+    if folder is not None and protocol is not None:
+        subject = replace(subject, folder=result_file(folder, protocol).with_suffix(""))
     with _errors_named(task):
         result = task.run(subject)
     if folder is not None and protocol is not None:
@@ -172,6 +176,7 @@ def _subject(extractor: Extractor, parts: dict[Part, ImageSet], seed: int) -> Su
         method=None if run is None else run.config["method"]["class_path"].rsplit(".", 1)[-1],
         seed=seed,
         device=preprocessing.device,
+        workers=preprocessing.workers,
         progress=extractor.progress,
     )
 

@@ -20,8 +20,6 @@ from hirl.runs.open_encoder import Encoder
 from hirl.runs.representations import Trained, load_trained
 from hirl.terminal.progress import Progress
 
-LARGE_IMAGE = 224
-
 
 @dataclass(frozen=True)
 class Preprocessing:
@@ -49,8 +47,7 @@ def preprocessing_for(
 ) -> Preprocessing:
     """What the encoder was trained with; else what is given; else the size of small images or 224, and ImageNet's
     normalisation."""
-    own = LARGE_IMAGE if images.pixels is None else int(min(images.pixels.shape[-2:]))
-    size = next(size for size in (encoder.image_size, image_size, own) if size is not None)
+    size = next(size for size in (encoder.image_size, image_size, images.default_size) if size is not None)
     normal = normalisation(images, encoder.mean or _tuple(mean), encoder.std or _tuple(std))
     return Preprocessing(size, normal, device, workers)
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
-from hirl.data.sources import Skipped, in_memory, open_images
+from hirl.data.sources import open_in_memory
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import NoParts
 from hirl.runs.open_encoder import Encoder
@@ -50,7 +49,7 @@ class ImageRequest:
     def _open(self, source: Any, split: str | None) -> ImageSet:
         key = (source is self.test_data, split)
         if key not in self._opened:
-            self._opened[key] = open_quietly(source, split, self.channels)
+            self._opened[key] = open_in_memory(source, split=split, channels=self.channels)
         return self._opened[key]
 
 
@@ -70,12 +69,3 @@ def request_images(
         config = encoder.run.config
         data, split = config["data"], config.get("split") if split is None else split
     return ImageRequest(data, test_data, split, test_split, encoder.channels or channels or 3)
-
-
-def open_quietly(source: Any, split: str | None, channels: int) -> ImageSet:
-    """The images, small ones read into memory; one warning covers all that cannot be read."""
-    skipped = Skipped()
-    images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
-    if len(skipped):
-        warnings.warn(skipped.summary(images.name), stacklevel=2)
-    return images

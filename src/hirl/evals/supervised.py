@@ -81,6 +81,7 @@ def learn(
         (View(size=subject.image_size, scale=(SMALLEST_CROP, 1.0)),),
         batch_size=settings.batch_size,
         seed=subject.seed,
+        workers=subject.workers,
         device=subject.device,
         mean=subject.normalisation.mean,
         std=subject.normalisation.std,
@@ -119,6 +120,7 @@ def predict(classifier: Classifier, images: ImageSet, *, subject: Subject, task:
     loader = EvaluationLoader(
         images,
         size=subject.image_size,
+        workers=subject.workers,
         device=subject.device,
         mean=subject.normalisation.mean,
         std=subject.normalisation.std,
