@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from hirl.data import Shapes, open_images
 from hirl.data.loader import normalisation
+from hirl.data.sources.identity import image_identity
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
 from hirl.evals.extractor import Extractor, Preprocessing, extract_features
-from hirl.evals.feature_cache import FeatureCache, image_identity
+from hirl.evals.feature_cache import FeatureCache
 from hirl.runs.open_encoder import Encoder
 from hirl.terminal.progress import no_progress
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from hirl.cli.main import main
-from hirl.runs.folder import Run, differences, folder_name
+from hirl.runs.folder import OPTIONS, Run, differences, folder_name
 
 
 @pytest.mark.parametrize(
@@ -17,6 +18,8 @@ from hirl.runs.folder import Run, differences, folder_name
         (b"\xff\xfe\x00", "is damaged: it is not a YAML file"),
         (b"", "is damaged: it does not hold the options of a run"),
         (b"- 3", "is damaged: it does not hold the options of a run"),
+        (b"epochs: 3", "is damaged: it lacks data, method"),
+        (b"seed: 2001-99-99", "is damaged: it is not a YAML file"),
     ],
 )
 def test_a_damaged_configuration_is_one_sentence(
@@ -37,7 +40,9 @@ def test_a_folder_without_a_configuration_is_not_a_run(tmp_path: Path) -> None:
 
 
 def test_a_configuration_of_an_earlier_version_is_upgraded(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("hierarchy: {iterations: 7, negatives: 5}")
+    options = dict.fromkeys(OPTIONS) | {"epochs": 3, "hierarchy": {"iterations": 7, "negatives": 5}}
+    options |= {"method": {"class_path": "hirl.methods.DINO", "init_args": {}}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(options))
     hierarchy = Run(tmp_path).config["hierarchy"]
     assert hierarchy["negatives"] == 5
     assert hierarchy["builder"]["init_args"]["iterations"] == 7

@@ -130,15 +130,19 @@ def _check_images(images: ImageSet) -> None:
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+def default_normalisation(channels: int) -> Normalisation:
+    """ImageNet's mean and std; for greyscale images, their means over the channels."""
+    if channels == 1:
+        return Normalisation((sum(IMAGENET_MEAN) / 3,), (sum(IMAGENET_STD) / 3,))
+    return Normalisation(IMAGENET_MEAN, IMAGENET_STD)
+
+
 def normalisation(
     images: ImageSet, mean: tuple[float, ...] | None = None, std: tuple[float, ...] | None = None
 ) -> Normalisation:
-    """The given mean and std, or by default ImageNet's; for greyscale images, their mean over the channels."""
-    grey = images.channels == 1
-    chosen = Normalisation(
-        mean if mean is not None else (sum(IMAGENET_MEAN) / 3,) if grey else IMAGENET_MEAN,
-        std if std is not None else (sum(IMAGENET_STD) / 3,) if grey else IMAGENET_STD,
-    )
+    """The given mean and std, or by default ImageNet's."""
+    own = default_normalisation(images.channels)
+    chosen = Normalisation(own.mean if mean is None else mean, own.std if std is None else std)
     for name, values in (("mean", chosen.mean), ("std", chosen.std)):
         if len(values) != images.channels:
             raise ValueError(f"{name} has {len(values)} values, but {images.name} has {images.channels} channels.")

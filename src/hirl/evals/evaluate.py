@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -22,10 +23,12 @@ from hirl.evals.images import request_images
 from hirl.evals.labels import check_labels
 from hirl.evals.protocol import protocol_of, store, stored
 from hirl.evals.report import print_headline, print_result
+from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
 from hirl.runs.open_encoder import Encoder, find_device, open_encoder
 from hirl.runs.results import result_file
+from hirl.runs.stored import find_tree
 from hirl.terminal.progress import no_progress, progress_bars
 
 DEFAULT_TASKS = ("knn", "clustering", "tree", "linear")
@@ -66,7 +69,8 @@ def evaluate(
     """Evaluate an encoder and return its results by task. Every encoder gets the same protocol.
 
     Args:
-        subject: A run or its folder, a file of weights, a timm name, `torchvision:NAME`, or a module.
+        subject: A run or its folder, a checkpoint in it, a file of weights, a timm name, `torchvision:NAME`, or a
+            module.
         tasks: Names, or evaluations with arguments of their own; by default knn, clustering, tree and linear.
         data: The labelled images; by default those the run was trained on.
         test_data: The images to test on, if they are not another part of the same data.
@@ -91,7 +95,8 @@ def evaluate(
     if seed < 0:
         raise ValueError(f"seed must be at least 0, not {seed}")
     asked = [task if isinstance(task, Evaluation) else evals.find_evaluation(task)() for task in tasks or DEFAULT_TASKS]
-    encoder = open_encoder(subject, backbone=backbone, backbone_args=backbone_args, weights=weights, channels=channels)
+    network: dict[str, Any] = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}
+    encoder = open_encoder(subject, **network, channels=channels, method=method)
     if method is not None and encoder.run is None:
         raise ValueError(f"method {method!r} cannot be given here: only a run has one")
     _check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
@@ -100,6 +105,7 @@ def evaluate(
     features = FeatureCache(_cache_folder(encoder.run, cache))
     where = find_device(device)
     extractors: dict[Preprocessing, Extractor] = {}
+    tree = _tree(encoder.run)
 
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
 
@@ -114,7 +120,7 @@ def evaluate(
                 _check_features(extractor, first.channels)
                 extractors[preprocessing] = extractor
             extractor = extractors[preprocessing]
-            return Prepared(task, _subject(extractor, parts, seed), extractor)
+            return Prepared(task, _subject(extractor, parts, tree, seed), extractor)
 
         prepared = [prepare(task) for task in asked]
         for task, ready, _ in prepared:  # before the first one runs
@@ -161,7 +167,16 @@ def _check_same(encoder: Encoder, **given: Any) -> None:
             raise ValueError(f"{name} is {value}, but {encoder.name} was trained with {own}: leave it out")
 
 
-def _subject(extractor: Extractor, parts: dict[Part, ImageSet], seed: int) -> Subject:
+def _tree(run: Run | None) -> PrototypeTree | None:
+    """The run's tree; None with a warning if it is damaged, as most evaluations do not need it."""
+    try:
+        return None if run is None else find_tree(run)
+    except ValueError as error:
+        warnings.warn(f"there is no tree: {error}", stacklevel=2)
+        return None
+
+
+def _subject(extractor: Extractor, parts: dict[Part, ImageSet], tree: PrototypeTree | None, seed: int) -> Subject:
     encoder, preprocessing = extractor.encoder, extractor.preprocessing
     run = encoder.run
     return Subject(
@@ -172,7 +187,7 @@ def _subject(extractor: Extractor, parts: dict[Part, ImageSet], seed: int) -> Su
         parts=parts,
         features=lambda part: extractor.features(parts[part]),
         representations=None if run is None else lambda part: extractor.representations(parts[part]),
-        tree=run.tree if run is not None and run.tree_file.is_file() else None,
+        tree=tree,
         method=None if run is None else run.config["method"]["class_path"].rsplit(".", 1)[-1],
         seed=seed,
         device=preprocessing.device,

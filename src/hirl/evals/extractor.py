@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from hirl.data.loader import EvaluationLoader, normalisation
+from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
 from hirl.evals.base import CPU
-from hirl.evals.feature_cache import FeatureCache, image_identity, is_identified
+from hirl.evals.feature_cache import FeatureCache
 from hirl.methods.base import Method
 from hirl.runs.open_encoder import Encoder
 from hirl.runs.representations import Trained, load_trained

@@ -8,6 +8,7 @@ from typing import Any
 from hirl.data.sources import open_in_memory
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import NoParts
+from hirl.runs.images_file import locate_images
 from hirl.runs.open_encoder import Encoder
 
 
@@ -62,10 +63,10 @@ def request_images(
     test_split: str | None = None,
     channels: int | None = None,
 ) -> ImageRequest:
-    """The request with the defaults of the encoder's run: its data and split."""
+    """The request with the defaults of the encoder's run: its images, wherever they are now, and its split."""
     if data is None:
         if encoder.run is None:
             raise ValueError(f"{encoder.name} does not name its images: give data, a folder or a known name")
-        config = encoder.run.config
-        data, split = config["data"], config.get("split") if split is None else split
+        data = locate_images(encoder.run)
+        split = encoder.run.config["split"] if split is None else split
     return ImageRequest(data, test_data, split, test_split, encoder.channels or channels or 3)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from hirl.config import class_path, to_plain
+from hirl.data.sources.identity import is_identified
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Result, Subject
 from hirl.evals.extractor import Extractor
-from hirl.evals.feature_cache import is_identified
 from hirl.runs.folder import Run
 from hirl.runs.results import find_result, write_result
 from hirl.terminal.figures import kinds, with_kinds

@@ -17,6 +17,7 @@ from hirl.files import atomic_write, check_writable
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
 from hirl.runs.open_encoder import find_device, open_encoder
+from hirl.runs.stored import find_tree
 from hirl.terminal.progress import no_progress, progress_bars
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def embed(
     labels    (N, levels), the finest first, and classes_0 …, the class names of each level, if there are labels
 
     Args:
-        run: A run or its folder.
+        run: A run or its folder, or a checkpoint in it.
         data: The images; by default those the run was trained on.
         out: The file; a .parquet file has a row per image, with its classes by name.
         split: The part of the data; by default its training part.
@@ -55,7 +56,7 @@ def embed(
         workers: Processes that read images.
         quiet: Print no progress.
     """
-    encoder = open_encoder(run)
+    encoder = open_encoder(run, method=method)
     folder = encoder.run
     if folder is None:
         raise ValueError(f"{encoder.name} is not a run folder, but embed needs the method and the heads of a run")
@@ -72,8 +73,8 @@ def embed(
     arrays: Arrays = {"image": np.array([images.path(index) for index in range(len(images))])}
     arrays |= {"features": features.numpy()}
     arrays |= {f"z{level}": z[:, level].numpy() for level in range(z.shape[1])}
-    if folder.tree_file.is_file():
-        tree = folder.tree
+    tree = find_tree(folder)
+    if tree is not None:
         arrays["path"] = tree.path(tree.assign(z[:, 0])).numpy()
     arrays |= _labels(images)
     if target is not None:

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from hirl.evals.base import Evaluation, Result
     from hirl.hierarchy.tree import PrototypeTree
 
+# Every version writes these options to config.yaml.
+OPTIONS = (
+    "data", "method", "hierarchy", "epochs", "batch_size", "image_size", "seed", "split", "channels", "mean", "std",
+    "precision", "accumulate", "init_from",
+)  # fmt: skip
 LIBRARIES = ("hirl", "torch", "torchvision", "timm", "lightly", "pytorch-lightning", "numpy")
 
 
@@ -35,20 +40,26 @@ class Run:
     config.yaml        the resolved configuration; `hirl pretrain --config` takes it
     about.json         command line, versions and machine, one entry per start
     metrics.jsonl      one line per report
+    images.tsv         where the images are, and a line per image
     last.ckpt          the state after the last step that was saved
+    checkpoints/       states that are kept (keep_every)
     log.txt            the run's messages, with the time
     encoder.safetensors, tree.safetensors, skipped.txt
     results/           one file per task and protocol: figures with their protocol
     features/          cached features of evaluated images; may be deleted at any time
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
+    def __init__(self, folder: str | os.PathLike[str], *, checkpoint: str | os.PathLike[str] | None = None) -> None:
+        """Open a folder. With a `checkpoint`, the encoder, heads and tree are taken from that file."""
         self.folder = Path(folder)
+        self.chosen = checkpoint is not None
+        self.checkpoint_file = self.folder / "last.ckpt" if checkpoint is None else Path(checkpoint)
 
     config_file = property(lambda self: self.folder / "config.yaml")
     about_file = property(lambda self: self.folder / "about.json")
     metrics_file = property(lambda self: self.folder / "metrics.jsonl")
-    checkpoint_file = property(lambda self: self.folder / "last.ckpt")
+    images_file = property(lambda self: self.folder / "images.tsv")
+    checkpoints_folder = property(lambda self: self.folder / "checkpoints")
     encoder_file = property(lambda self: self.folder / "encoder.safetensors")
     tree_file = property(lambda self: self.folder / "tree.safetensors")
     log_file = property(lambda self: self.folder / "log.txt")
@@ -65,13 +76,21 @@ class Run:
         """The resolved configuration as this version writes it, whichever version wrote the file."""
         if not self.exists:
             raise ValueError(f"{str(self.folder)!r} is not a run folder: it has no config.yaml")
+        damaged = f"{str(self.config_file)!r} is damaged"
         try:
             options = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            reason = " ".join(str(error).split())
-            raise ValueError(f"{str(self.config_file)!r} is damaged: it is not a YAML file ({reason})") from error
+        except (yaml.YAMLError, ValueError) as error:
+            raise ValueError(f"{damaged}: it is not a YAML file ({' '.join(str(error).split())})") from error
         if not isinstance(options, dict):
-            raise ValueError(f"{str(self.config_file)!r} is damaged: it does not hold the options of a run")
+            raise ValueError(f"{damaged}: it does not hold the options of a run")
+        missing = [name for name in OPTIONS if name not in options]
+        if missing:
+            raise ValueError(f"{damaged}: it lacks {', '.join(missing)}")
+        method = options["method"]
+        if not (isinstance(method, dict) and isinstance(method.get("class_path"), str) and "init_args" in method):
+            raise ValueError(f"{damaged}: its method is not a class with arguments")
+        if not isinstance(options["hierarchy"], dict | None) or not isinstance(options["epochs"], int):
+            raise ValueError(f"{damaged}: its hierarchy or its epochs are not those of a run")
         return upgrade(options)
 
     @property
@@ -79,44 +98,49 @@ class Run:
         """Whether the last step was done and reported."""
         return any(line.get("finished") for line in self.metrics())
 
+    @property
+    def saved(self) -> bool:
+        """Whether the run has had a checkpoint, even if it has gone."""
+        lines = list(self.metrics())
+        return self.encoder_file.is_file() or any(
+            line.get("saved") or line.get("finished") or line["epoch"] > 1 for line in lines
+        )
+
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The reports, oldest first, up to a line that was cut off by a kill."""
+        """The reports, oldest first, without lines that cannot be read, such as one that was cut off by a kill."""
         if not self.metrics_file.is_file():
             return
-        for line in self.metrics_file.read_text(encoding="utf-8").splitlines():
+        for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").split("\n"):
             try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                return
+                report = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(report, dict) and all(isinstance(report.get(key), int | float) for key in ("step", "epoch")):
+                yield report
+
+    def starts(self) -> list[dict[str, Any]]:
+        """The entries of about.json: command, versions and machine per start. A damaged file has none."""
+        try:
+            entries = json.loads(self.about_file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return []
+        return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
     def begin(self, config: dict[str, Any]) -> None:
-        """Write the configuration, or check that it is that of the run to continue. The folder must be locked.
-
-        A run that was refused or stopped before its first checkpoint has nothing to lose: it starts again.
-        """
-        if self.exists and self.checkpoint_file.is_file():
-            changed = differences(self.config, config)
-            if changed:
-                raise ValueError(
-                    f"{str(self.folder)!r} holds a run of another configuration ({'; '.join(changed)}): "
-                    "name another folder, or give the same settings to continue it"
-                )
-        else:
+        """Write the configuration of a new run, and a line about this start. The folder must be locked."""
+        if not (self.checkpoint_file.is_file() or self.saved):
             with atomic_write(self.config_file) as aside:
                 aside.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
         for left_over in self.folder.glob(".*.part"):  # of a process that was killed while it wrote
             left_over.unlink()
-        started = json.loads(self.about_file.read_text()) if self.about_file.is_file() else []
-        started.append(
-            {
-                "command": sys.argv,
-                "python": platform.python_version(),
-                "versions": versions(),
-                "machine": platform.platform(),
-            }
-        )
+        start = {
+            "command": sys.argv,
+            "python": platform.python_version(),
+            "versions": versions(),
+            "machine": platform.platform(),
+        }
         with atomic_write(self.about_file) as aside:
-            aside.write_text(json.dumps(started, indent=1), encoding="utf-8")
+            aside.write_text(json.dumps([*self.starts(), start], indent=1), encoding="utf-8")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -124,7 +148,10 @@ class Run:
         if self.folder.is_file():
             raise ValueError(f"{str(self.folder)!r} is a file, not a run folder: name another one")
         if not self.exists and self.folder.is_dir() and any(entry.name != ".lock" for entry in self.folder.iterdir()):
-            raise ValueError(f"the folder {str(self.folder)!r} is not empty and not a run folder: name another one")
+            raise ValueError(
+                f"the folder {str(self.folder)!r} is not empty and not a run folder, as it has no config.yaml: "
+                "name another one"
+            )
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as lock:
             try:
@@ -166,20 +193,21 @@ class Run:
         return make_encoder(*self.encoder_weights(), source=str(self.encoder_file))
 
     def encoder_weights(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The trained encoder's weights and metadata."""
-        from hirl.runs.encoder_file import load_encoder
+        """The encoder's weights and metadata; of the last checkpoint, with a warning, if the run is unfinished."""
+        from hirl.runs.stored import find_encoder
 
-        if not self.encoder_file.is_file():
-            raise ValueError(f"{str(self.folder)!r} has no encoder yet: training writes it after its last epoch")
-        return load_encoder(self.encoder_file)
+        found = find_encoder(self)
+        return found.weights, found.metadata
 
     @property
     def tree(self) -> PrototypeTree:
-        from hirl.hierarchy.tree import PrototypeTree
+        """The tree; a ValueError if there is none."""
+        from hirl.runs.stored import find_tree
 
-        if not self.tree_file.is_file():
+        found = find_tree(self)
+        if found is None:
             raise ValueError(f"{str(self.folder)!r} has no tree: it is a baseline, or has not reached its first one")
-        return PrototypeTree.load(self.tree_file)
+        return found
 
     def evaluate(self, *tasks: str | Evaluation, **options: Any) -> dict[str, Result]:
         """The encoder's figures by task; the options are those of `hirl.evaluate`."""

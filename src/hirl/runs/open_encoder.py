@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from hirl.backbones import make_backbone
+from hirl.methods.base import Method
 from hirl.runs.encoder_file import Weights, fit_weights, load_metadata, load_weights, make_encoder, network_hash
 from hirl.runs.folder import Run
+from hirl.runs.stored import find_encoder
 
 TORCHVISION = "torchvision:"
 WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
@@ -41,11 +43,15 @@ def open_encoder(
     backbone_args: dict[str, Any] | None = None,
     weights: str | os.PathLike[str] | None = None,
     channels: int | None = None,
+    method: str | type[Method] | None = None,
 ) -> Encoder:
     """Open the encoder that `source` names.
 
-    A run or its folder; a file of weights with its `backbone`, which hirl's own files name themselves; a timm name or
-    `torchvision:NAME`, with random weights unless `weights` names a file; or a module.
+    A run or its folder, which may be unfinished; a checkpoint in a run folder; a file of weights with its `backbone`,
+    which hirl's own files name themselves; a timm name or `torchvision:NAME`, with random weights unless `weights`
+    names a file; or a module.
+
+    `method`: the class of the run's method, if it is not part of hirl; needed to open a checkpoint.
     """
     options = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}
     if isinstance(source, nn.Module):
@@ -53,7 +59,7 @@ def open_encoder(
         return _from_module(source)
     if isinstance(source, Run):
         _refuse(options, "a run has its own")
-        return _from_run(source)
+        return _from_run(source, method)
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
         raise ValueError(f"a {kind} is not an encoder: give a run, a file of weights, a timm name or a module")
@@ -61,7 +67,11 @@ def open_encoder(
     path = Path(text).expanduser()
     if path.is_dir():
         _refuse(options, "a run has its own")
-        return _from_run(Run(path))
+        return _from_run(Run(path), method)
+    run = run_of_checkpoint(path)
+    if run is not None:
+        _refuse(options, "a checkpoint has its own")
+        return _from_run(run, method)
     if path.is_file():
         _refuse({"weights": weights}, f"{text!r} is itself a file of weights")
         return _from_file(path, backbone, backbone_args, channels)
@@ -73,11 +83,21 @@ def open_encoder(
     return _from_name(name, text, backbone_args, file, channels)
 
 
+def run_of_checkpoint(path: Path) -> Run | None:
+    """The run of a checkpoint in its folder or in checkpoints/ there; None for any other file."""
+    if path.suffix == ".ckpt" and path.is_file():
+        for folder in (path.absolute().parent, path.absolute().parent.parent):
+            if Run(folder).exists:
+                return Run(folder, checkpoint=path)
+    return None
+
+
 def encoder_weights(source: str | os.PathLike[str]) -> Weights:
-    """The weights of a run's encoder, or of a file of weights."""
+    """The weights of a run's encoder, of a checkpoint in a run folder, or of a file of weights."""
     path = Path(source).expanduser()
-    if path.is_dir():
-        return Run(path).encoder_weights()[0]
+    run = Run(path) if path.is_dir() else run_of_checkpoint(path)
+    if run is not None:
+        return run.encoder_weights()[0]
     if not path.is_file():
         raise ValueError(f"there is no run folder and no encoder file {os.fspath(source)!r}")
     return load_weights(path)
@@ -110,10 +130,14 @@ def _from_module(network: nn.Module) -> Encoder:
     return Encoder(name=kind.__name__, network=_frozen(network), sha256=network_hash(weights, about), about=about)
 
 
-def _from_run(run: Run) -> Encoder:
-    channels = run.config.get("channels")  # the config first: a folder without one is not a run
-    weights, metadata = run.encoder_weights()
-    return _self_described(str(run.folder), run.encoder_file, weights, metadata, run=run, channels=channels)
+def _from_run(run: Run, method: str | type[Method] | None) -> Encoder:
+    channels = run.config["channels"]  # the config first: a folder without one is not a run
+    found = find_encoder(run, method=method)
+    name = str(run.checkpoint_file if run.chosen else run.folder)
+    if found.state is not None:
+        name = f"{name} ({found.state})"
+    opened = _self_described(name, found.file, found.weights, found.metadata, run=run, channels=channels)
+    return opened if found.state is None else replace(opened, about=opened.about | {"state": found.state})
 
 
 def _from_file(path: Path, backbone: str | None, backbone_args: dict[str, Any] | None, channels: int | None) -> Encoder:

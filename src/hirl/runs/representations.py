@@ -25,8 +25,9 @@ class Trained(nn.Module):
     A baseline, and a run that has not reached its first tree, have z⁰ alone.
     """
 
-    def __init__(self, method: Method, paths: SemanticPaths | None) -> None:
+    def __init__(self, method: Method, paths: SemanticPaths | None, *, step: int) -> None:
         super().__init__()
+        self.step = step  # of the checkpoint
         self.method = method
         self.paths = paths
 
@@ -54,7 +55,9 @@ def load_trained(run: Run, *, method: str | type[Method] | None = None) -> Train
     """
     config = run.config
     if not run.checkpoint_file.is_file():
-        raise ValueError(f"{str(run.folder)!r} has no last.ckpt, which holds the heads of z0 and of the levels")
+        raise ValueError(
+            f"{str(run.folder)!r} has no {run.checkpoint_file.name}, which holds the heads of z0 and of the levels"
+        )
     kind = _method_class(run, config["method"]["class_path"], method)
     state = load_checkpoint(run.checkpoint_file)
     weights: dict[str, Any] = state["joint"]
@@ -76,7 +79,7 @@ def load_trained(run: Run, *, method: str | type[Method] | None = None) -> Train
             f"the weights in {str(run.checkpoint_file)!r} do not fit {kind.__name__} as this hirl builds it: "
             f"{' '.join(str(error).split())}"
         ) from error
-    return Trained(built, paths).eval().requires_grad_(False)
+    return Trained(built, paths, step=int(state["step"])).eval().requires_grad_(False)
 
 
 def _method_class(run: Run, path: str, given: str | type[Method] | None) -> type[Method]:

@@ -9,14 +9,17 @@ from typing import Any, Literal
 from hirl.config import to_plain
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import Skipped, open_images
+from hirl.data.sources.image_list import full_path, path_of
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.memory import in_memory
 from hirl.data.views.render import Normalisation
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan
-from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
+from hirl.runs.checkpoint import save_checkpoint
 from hirl.runs.folder import Run
+from hirl.runs.images_file import OpenedImages
+from hirl.runs.stored import is_complete
 from hirl.train.loop import Loop, NotFinite, Stopped
 from hirl.train.messages import announce, failure_message, plan_summary
 from hirl.train.processes import Precision, launch
@@ -27,6 +30,7 @@ from hirl.train.setup import (
     check_image_count,
     default_folder,
     default_image_size,
+    load_state,
     open_folder,
     open_observer,
 )
@@ -57,6 +61,7 @@ def pretrain(
     workers: int | None = None,
     knn_every: int = 10,
     checkpoint_minutes: float = 10.0,
+    keep_every: int = 0,
     init_from: str | None = None,
     wandb: str | None = None,
 ) -> Run:
@@ -85,21 +90,25 @@ def pretrain(
         workers: Processes that read images; by default none for small images in memory, else one per core, at most 8.
         knn_every: Epochs between KNN evaluations of labelled images; 0 for never.
         checkpoint_minutes: Minutes between checkpoints within an epoch; there is always one at its end.
+        keep_every: Epochs between checkpoints that are kept in the folder checkpoints; 0 for none.
         init_from: Run folder or encoder file whose weights the encoder starts from; they must match exactly.
         wandb: Weights & Biases project to report to, in addition to metrics.jsonl and TensorBoard.
     """
     # Check the arguments and open the data
-    check_arguments(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed, image_size=image_size)
+    numbers: dict[str, Any] = {"epochs": epochs, "seed": seed, "image_size": image_size, "keep_every": keep_every}
+    check_arguments(batch_size=batch_size, accumulate=accumulate, **numbers)
     check_ranges(method)
     skipped = Skipped()
-    images = in_memory(open_images(data, split=split, channels=channels), strict=strict, skipped=skipped)
+    found = open_images(data, split=split, channels=channels)
+    images = in_memory(found, strict=strict, skipped=skipped)
     check_image_count(images, hierarchy, batch_size=batch_size, epochs=epochs)
 
     # Resolve the settings; the run folder keeps those that decide the result
     size = default_image_size(images) if image_size is None else image_size
     data_name = os.fspath(data) if isinstance(data, str | os.PathLike) else images.name
+    path = path_of(data)
     config = {
-        "data": data_name,
+        "data": data_name if path is None else full_path(path),
         "method": method,
         "hierarchy": hierarchy,
         "epochs": epochs,
@@ -117,8 +126,9 @@ def pretrain(
     run = Run(default_folder(data_name, method, hierarchy, seed) if out is None else out)
 
     fabric = launch(accelerator=accelerator, devices=devices, nodes=nodes, precision=precision)
-    with open_folder(fabric, run, to_plain(config)):
-        if run.finished:
+    source = OpenedImages(data, found, hashes=images.pixels is not None)
+    with open_folder(fabric, run, to_plain(config), source) as state:
+        if is_complete(run):
             announce(fabric, run, f"{run.folder} is finished: all {epochs} epochs are done")
             return run
 
@@ -140,7 +150,6 @@ def pretrain(
         paths = build_paths(hierarchy, method.dim, len(images), seed=seed)
 
         # Continue from the last checkpoint, if there is one
-        state = load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() else None
         start = 0 if state is None else int(state["step"])
         if fabric.is_global_zero:
             run.forget_after(start)
@@ -161,14 +170,14 @@ def pretrain(
                 N=len(images),
                 seed=seed,
                 observer=observer,
-                save_state=lambda state: save_checkpoint(run.checkpoint_file, state),
+                save_state=lambda state: _save(run, state, plan, keep_every),
                 save_tree=lambda tree: tree.save(run.tree_file),
                 accumulate=accumulate,
                 save_every=checkpoint_minutes * 60,
                 should_stop=should_stop,
             )
             if state is not None:
-                loop.load_state_dict(state)
+                load_state(loop, state, run)
             _fit(loop, run, images, skipped)
             if fabric.is_global_zero:
                 _finish(run, method, plan, loader.normalisation)
@@ -192,6 +201,17 @@ def _fit(loop: Loop, run: Run, images: ImageSet, skipped: Skipped) -> None:
         if loop.fabric.is_global_zero and len(skipped):
             skipped.write(run.skipped_file)
             announce(loop.fabric, run, f"warning: {skipped.summary(images.name)}; all are listed in {run.skipped_file}")
+
+
+def _save(run: Run, state: dict[str, Any], plan: Plan, keep_every: int) -> None:
+    """Write last.ckpt and, after every `keep_every` epochs, a checkpoint that stays."""
+    save_checkpoint(run.checkpoint_file, state)
+    if not run.saved:
+        run.report({"step": state["step"], "epoch": state["step"] / plan.steps_per_epoch, "saved": True})
+    if keep_every and state["step"] % (keep_every * plan.steps_per_epoch) == 0:
+        run.checkpoints_folder.mkdir(exist_ok=True)
+        epoch = state["step"] // plan.steps_per_epoch
+        save_checkpoint(run.checkpoints_folder / f"epoch-{epoch:04d}.ckpt", state)
 
 
 def _finish(run: Run, method: Method, plan: Plan, normalisation: Normalisation) -> None:

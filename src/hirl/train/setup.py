@@ -15,9 +15,15 @@ from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method, Plan
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
+from hirl.runs.checkpoint import load_checkpoint
+from hirl.runs.continuing import state_to_continue
 from hirl.runs.folder import Run, folder_name
+from hirl.runs.images_file import OpenedImages, repair_images, write_images
+from hirl.runs.stored import has_tree, is_complete
 from hirl.seeds import mix_seed
 from hirl.train.initial_weights import start_from
+from hirl.train.loop import Loop
+from hirl.train.messages import announce
 from hirl.train.observer import Observer, SilentObserver
 from hirl.train.online_knn import OnlineKnn
 from hirl.train.report import Reporter
@@ -29,7 +35,7 @@ DEFAULT_IMAGE_SIZE = 224
 def check_arguments(*, batch_size: int, accumulate: int, **others: int | None) -> None:
     """Check what needs no look at the images."""
     for name, value in {"batch_size": batch_size, "accumulate": accumulate, **others}.items():
-        least = 0 if name == "seed" else 1
+        least = 0 if name in ("seed", "keep_every") else 1
         if value is not None and value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
     if batch_size % accumulate:
@@ -65,16 +71,39 @@ def default_folder(data: str, method: Method, hierarchy: Hierarchy | None, seed:
 
 
 @contextmanager
-def open_folder(fabric: Fabric, run: Run, config: dict[str, Any]) -> Iterator[None]:
-    """Lock the run folder on the first process; write the configuration there, or check that it is the same."""
+def open_folder(
+    fabric: Fabric, run: Run, config: dict[str, Any], opened: OpenedImages
+) -> Iterator[dict[str, Any] | None]:
+    """Lock the run folder on the first process, and yield the state to continue from; None if there is none.
+
+    A new run's configuration and list of images are written there; those of a run to continue must be the same.
+    """
     if not fabric.is_global_zero:
         fabric.barrier()
-        yield
+        yield load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() and not is_complete(run) else None
         return
     with run.locked():
+        state = state_to_continue(run, config, opened)
         run.begin(config)
+        if state is None and not run.finished:
+            write_images(run, opened)
+        elif (repaired := repair_images(run, opened)) is not None:
+            announce(fabric, run, repaired)
         fabric.barrier()
-        yield
+        yield state
+
+
+def load_state(loop: Loop, state: dict[str, Any], run: Run) -> None:
+    """Restore the state of a checkpoint, and write the tree in it to its file if that is missing or damaged."""
+    try:
+        loop.load_state_dict(state)
+    except (KeyError, RuntimeError, TypeError, ValueError, IndexError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{str(run.checkpoint_file)!r} does not fit this run: {reason}") from error
+    tree = None if loop.paths is None else loop.paths.tree
+    if tree is not None and loop.fabric.is_global_zero and not has_tree(run):
+        announce(loop.fabric, run, f"{run.tree_file} is missing or damaged: it has been written again from last.ckpt")
+        loop.save_tree(tree)
 
 
 def build_method(method: Method, plan: Plan, *, seed: int, init_from: str | None, compile_networks: bool) -> None:

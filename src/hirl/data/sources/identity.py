@@ -1,0 +1,48 @@
+"""What tells one set of images from another, as plain data."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from hirl.data.sources.files import FileImages
+from hirl.data.sources.image_set import ImageSet
+
+
+def image_identity(images: ImageSet) -> dict[str, Any]:
+    """What distinguishes one image set from another: pixels in memory by content, files by path, size and time.
+
+    Other sets have a fingerprint of their own, or none: then their content is unknown, see `is_identified`.
+    """
+    found: dict[str, Any] = {"name": images.name, "count": len(images), "channels": images.channels}
+    if images.labels is not None:
+        found["labels"] = _sha256(images.labels)
+    if images.pixels is not None:
+        found["pixels"] = f"{tuple(images.pixels.shape)} {_sha256(images.pixels)}"
+    elif isinstance(images, FileImages):
+        files = hashlib.sha256()
+        for index in range(len(images)):
+            path = images.path(index)
+            try:
+                status = Path(path).stat()
+                files.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
+            except OSError:  # it will be reported when it is read
+                files.update(f"{path}\0\n".encode(errors="surrogateescape"))
+        found["files"] = files.hexdigest()
+    elif images.fingerprint is not None:
+        found["fingerprint"] = images.fingerprint
+    return found
+
+
+def is_identified(identity: Mapping[str, Any]) -> bool:
+    """Whether an `image_identity` covers the content of the images."""
+    return not {"pixels", "files", "fingerprint"}.isdisjoint(identity)
+
+
+def _sha256(tensor: Tensor) -> str:
+    return hashlib.sha256(np.ascontiguousarray(tensor.cpu().numpy()).data).hexdigest()

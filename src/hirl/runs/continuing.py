@@ -1,0 +1,88 @@
+"""Checks before a run is continued. Nothing is written here: a refusal leaves the folder as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from hirl.data.sources.image_list import full_path
+from hirl.runs.checkpoint import load_checkpoint
+from hirl.runs.folder import Run, differences
+from hirl.runs.images_file import OpenedImages, changed_images, read_images
+from hirl.runs.representations import TREE
+from hirl.runs.stored import is_complete
+
+ELSEWHERE = "name another folder with --out, or delete this one to start again"
+
+
+def state_to_continue(run: Run, config: dict[str, Any], opened: OpenedImages) -> dict[str, Any] | None:
+    """The last checkpoint of the run in the folder; None for a new run, and for one that is complete.
+
+    A run that was refused or stopped before its first checkpoint has nothing to lose: it starts again.
+
+    Args:
+        run: The folder, which must be locked.
+        config: The configuration that is asked for.
+        opened: The images as they are now.
+    """
+    has_checkpoint = run.checkpoint_file.is_file()
+    if not run.exists or not (has_checkpoint or run.saved):
+        return None
+    _check_configuration(run, config)
+    changed = changed_images(run, opened)
+    if changed is not None:
+        raise ValueError(
+            f"the images in {config['data']!r} are not those that {str(run.folder)!r} was trained on ({changed}): "
+            "restore them, or name another folder with --out"
+        )
+    if is_complete(run):
+        return None
+    if not has_checkpoint:
+        raise ValueError(
+            f"{str(run.folder)!r} has been trained, but its last.ckpt is missing, so it cannot continue: "
+            f"{_kept(run)}{ELSEWHERE}"
+        )
+    try:
+        state = load_checkpoint(run.checkpoint_file)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_kept(run)}{ELSEWHERE}") from error
+    _check_count(run, state, opened)
+    return state
+
+
+def _check_count(run: Run, state: dict[str, Any], opened: OpenedImages) -> None:
+    """Of a run without a list of its images, the tree still has their number."""
+    tree = state.get("joint", {}).get(TREE)
+    if tree and len(tree["leaves"]) != len(opened.images):
+        raise ValueError(
+            f"{str(run.folder)!r} was trained on {len(tree['leaves']):,} images, but {opened.images.name} has "
+            f"{len(opened.images):,}: restore them, or name another folder with --out"
+        )
+
+
+def _check_configuration(run: Run, config: dict[str, Any]) -> None:
+    old, new = dict(run.config), dict(config)
+    if _same_place(run, old["data"], new["data"]):
+        old["data"] = new["data"]
+    changed = differences(old, new)
+    if changed:
+        raise ValueError(
+            f"{str(run.folder)!r} holds a run of another configuration ({'; '.join(changed)}): name another folder, or "
+            f"give the settings in its config.yaml to continue it"
+        )
+
+
+def _same_place(run: Run, old: Any, new: Any) -> bool:
+    """Whether two names may be of the same images. A run that lists its images recognises them at any place."""
+    try:
+        if read_images(run) is not None:
+            return True
+    except ValueError:
+        pass
+    return all(isinstance(one, str) for one in (old, new)) and full_path(old) == full_path(new)
+
+
+def _kept(run: Run) -> str:
+    """The newest checkpoint in checkpoints/, as a way out."""
+    kept: list[Path] = sorted(run.checkpoints_folder.glob("epoch-*.ckpt"))
+    return f"copy {str(kept[-1])!r} there to continue from it, " if kept else "restore it, "

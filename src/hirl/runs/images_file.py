@@ -1,0 +1,186 @@
+"""images.tsv of a run: where its images are and which they are, so that no command takes others for them unnoticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hirl.data.sources.image_list import HEADING, ImageList, find_differences, full_path, list_images, path_of
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.opening import open_images
+from hirl.files import atomic_write
+from hirl.runs.folder import Run
+
+FORMAT = "hirl images 1"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where images are: a path as given, in full, and from the run folder; or the name of a data set; or an object."""
+
+    source: str
+    path: str | None = None
+    from_run: str | None = None
+    object: bool = False
+
+
+@dataclass(frozen=True)
+class OpenedImages:
+    """Images to train on, as they were opened.
+
+    Attributes:
+        data: What was opened.
+        images: The set as `open_images` gives it.
+        hashes: Whether a new list has hashes of the content of files: they are small enough to be read at every start.
+    """
+
+    data: Any
+    images: ImageSet
+    hashes: bool
+
+    def place(self, run: Run) -> Place:
+        path = path_of(self.data)
+        if path is not None:
+            full = full_path(path)
+            return Place(os.fspath(self.data), full, os.path.relpath(full, full_path(run.folder)))
+        if isinstance(self.data, str):
+            return Place(self.data)
+        return Place(self.images.name, object=True)
+
+    def listed(self, *, hashes: bool) -> ImageList:
+        return list_images(self.images, path_of(self.data), hashes=hashes)
+
+
+def write_images(run: Run, opened: OpenedImages) -> None:
+    """Write images.tsv: a line about the list, a heading, and a line per image in the order of training."""
+    place, listed = opened.place(run), opened.listed(hashes=opened.hashes)
+    lines = listed.lines()
+    about = {"format": FORMAT, **asdict(place), "fingerprint": listed.fingerprint, "sha256": _sha256(lines)}
+    with atomic_write(run.images_file) as aside:
+        aside.write_text(f"# {json.dumps(about)}\n{HEADING}\n{lines}", encoding="utf-8")
+
+
+def read_images(run: Run) -> tuple[Place, ImageList] | None:
+    """What `write_images` wrote; None for a run of an earlier version; a ValueError if the file is damaged."""
+    if not run.images_file.is_file():
+        return None
+    try:
+        first, heading, lines = run.images_file.read_bytes().decode("utf-8").split("\n", 2)
+        about = json.loads(first.removeprefix("# "))
+        if about["format"] != FORMAT or heading != HEADING or about["sha256"] != _sha256(lines):
+            raise ValueError("its hash does not match")
+        place = Place(**{name: about[name] for name in ("source", "path", "from_run", "object")})
+        return place, ImageList.from_lines(lines, about["fingerprint"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{str(run.images_file)!r} is damaged") from error
+
+
+def changed_images(run: Run, opened: OpenedImages) -> str | None:
+    """How images differ from those of the run, with counts; None if they do not, or if images.tsv cannot tell."""
+    try:
+        known = read_images(run)
+    except ValueError:
+        return None
+    return None if known is None else find_differences(known[1], opened.listed(hashes=known[1].has_hashes))
+
+
+def repair_images(run: Run, opened: OpenedImages) -> str | None:
+    """Write images.tsv again if it is missing or damaged, or if the images have moved; return a line about damage."""
+    try:
+        known = read_images(run)
+    except ValueError as error:
+        write_images(run, opened)
+        return f"{error}: it has been written again from the present images"
+    if known is None or known[0] != opened.place(run):
+        write_images(run, opened)
+    return None
+
+
+def locate_images(run: Run) -> Any:
+    """The images the run was trained on, as something to open: the same set wherever it is now, else the place it was.
+
+    Warns if the set at its old place has changed. Another set at another place is never taken for it.
+    """
+    config = run.config
+    options = {"split": config["split"], "channels": config["channels"]}
+    try:
+        known = read_images(run)
+    except ValueError as error:
+        warnings.warn(f"{error}: whether these are the images of the run cannot be checked", stacklevel=2)
+        return config["data"]
+    if known is None:
+        _check_count(run, config["data"], options)
+        return config["data"]
+    place, expected = known
+    stays = place.source if place.path is None else place.path
+    differences: dict[str, str] = {}
+    for candidate in _candidates(run, place):
+        try:
+            found = _differences(candidate, expected, options)
+        except (ValueError, OSError):
+            if candidate == stays and not place.object:
+                raise
+            continue
+        if found is None:
+            return candidate
+        differences[candidate] = found
+    if stays in differences and not place.object:
+        warnings.warn(
+            f"the images in {stays!r} are not those that {str(run.folder)!r} was trained on "
+            f"({differences[stays]}); name others with --data",
+            stacklevel=2,
+        )
+        return stays
+    if place.object:
+        raise ValueError(
+            f"{str(run.folder)!r} was trained on images that were passed as an object ({place.source}): give them as "
+            "data"
+        )
+    others = "".join(f", and those in {other!r} are others" for other in differences)
+    raise ValueError(f"the images of {str(run.folder)!r} are no longer in {stays!r}{others}: name them with --data")
+
+
+def _candidates(run: Run, place: Place) -> list[str]:
+    if place.path is None:
+        return [place.source]
+    assert place.from_run is not None
+    paths = [
+        place.path,
+        os.path.normpath(run.folder / place.from_run),
+        full_path(place.source),
+    ]
+    return [path for path in dict.fromkeys(paths) if Path(path).exists()]
+
+
+def _differences(source: str, expected: ImageList, options: dict[str, Any]) -> str | None:
+    with warnings.catch_warnings():  # they come when the images are opened for use
+        warnings.simplefilter("ignore")
+        images = open_images(source, **options)
+    return find_differences(expected, list_images(images, path_of(source), hashes=expected.has_hashes))
+
+
+def _check_count(run: Run, source: Any, options: dict[str, Any]) -> None:
+    """Runs of earlier versions do not list their images: all that is known of them is how many the tree has."""
+    if run.tree_file.is_file() and path_of(source) is not None:
+        try:
+            trained = len(run.tree.leaves)
+        except ValueError:
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            count = len(open_images(source, **options))
+        if count != trained:
+            warnings.warn(
+                f"{str(run.folder)!r} was trained on {trained:,} images, but {source!r} has {count:,}; name others "
+                "with --data",
+                stacklevel=3,
+            )
+
+
+def _sha256(lines: str) -> str:
+    return hashlib.sha256(lines.encode()).hexdigest()

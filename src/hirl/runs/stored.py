@@ -1,0 +1,122 @@
+"""The encoder and the tree of a run: from their files, or from a checkpoint if it is unfinished or they are damaged."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from hirl.data.loader import default_normalisation
+from hirl.hierarchy.tree import PrototypeTree
+from hirl.methods.base import Method
+from hirl.runs.checkpoint import load_checkpoint
+from hirl.runs.encoder_file import load_encoder
+from hirl.runs.folder import Run
+from hirl.runs.representations import TREE, load_trained
+
+AGAIN = "the command that trained the run writes it again"
+
+
+class StoredEncoder(NamedTuple):
+    """An encoder on disk. `state` is None, or says that its run is unfinished and how far it is."""
+
+    weights: dict[str, Tensor]
+    metadata: dict[str, Any]
+    file: Path
+    state: str | None = None
+
+
+def find_encoder(run: Run, *, method: str | type[Method] | None = None) -> StoredEncoder:
+    """The encoder in encoder.safetensors, else the one in the checkpoint, with a warning that says so.
+
+    `method`: the class of the run's method, if it is not part of hirl; a checkpoint needs it.
+    """
+    damage = None
+    if run.encoder_file.is_file() and not run.chosen:
+        try:
+            return StoredEncoder(*load_encoder(run.encoder_file), run.encoder_file)
+        except ValueError as error:
+            damage = error
+    if not run.checkpoint_file.is_file():
+        if damage is not None:
+            raise ValueError(f"{damage}; there is no last.ckpt to take the encoder from") from damage
+        if run.finished:
+            raise ValueError(f"{str(run.folder)!r} has neither encoder.safetensors nor last.ckpt: its encoder is lost")
+        raise ValueError(f"{str(run.folder)!r} has no encoder yet: training writes it after its last epoch")
+    trained = load_trained(run, method=method)
+    built, plan = trained.method, trained.method.plan
+    config = run.config
+    own = default_normalisation(config["channels"])
+    metadata = {
+        "backbone": built.backbone,
+        "backbone_args": built.encoder_args,
+        "image_size": config["image_size"],
+        "mean": list(config["mean"] or own.mean),
+        "std": list(config["std"] or own.std),
+    }
+    weights = {name: tensor.detach() for name, tensor in built.encoder.state_dict().items()}
+    state = None
+    if trained.step < plan.steps:
+        state = f"unfinished: epoch {trained.step / plan.steps_per_epoch:.4g} of {plan.epochs}"
+        if not run.chosen:
+            warnings.warn(f"{str(run.folder)!r} is {state}; its last checkpoint is used", stacklevel=2)
+    elif not run.chosen:
+        why = "is missing" if damage is None else "is damaged"
+        warnings.warn(
+            f"{str(run.encoder_file)!r} {why}; the encoder is taken from last.ckpt, and {AGAIN}", stacklevel=2
+        )
+    return StoredEncoder(weights, metadata, run.checkpoint_file, state)
+
+
+def find_tree(run: Run) -> PrototypeTree | None:
+    """The tree in tree.safetensors; of an unfinished run, or if the file is damaged, the one in the checkpoint."""
+    if run.exists and run.config["hierarchy"] is None:
+        return None
+    has_checkpoint = run.checkpoint_file.is_file()
+    if run.chosen or (has_checkpoint and not run.encoder_file.is_file() and not run.finished):
+        return _tree_of(run.checkpoint_file)
+    damage = None
+    if run.tree_file.is_file():
+        try:
+            return PrototypeTree.load(run.tree_file)
+        except ValueError as error:
+            damage = error
+            if not has_checkpoint:
+                raise
+    if not has_checkpoint:
+        return None
+    try:
+        tree = _tree_of(run.checkpoint_file)
+    except ValueError as error:
+        raise ValueError(f"{damage}, and {error}" if damage else str(error)) from error
+    if tree is not None:
+        why = "is missing" if damage is None else "is damaged"
+        warnings.warn(f"{str(run.tree_file)!r} {why}; the tree is taken from last.ckpt, and {AGAIN}", stacklevel=2)
+    return tree
+
+
+def _tree_of(checkpoint: Path) -> PrototypeTree | None:
+    tensors = load_checkpoint(checkpoint)["joint"].get(TREE)
+    return PrototypeTree.from_tensors(tensors) if tensors else None
+
+
+def is_complete(run: Run) -> bool:
+    """Whether a run is finished, and has the encoder and the tree that it should have in files that can be read."""
+    if not run.finished:
+        return False
+    try:
+        load_encoder(run.encoder_file)
+    except (ValueError, OSError):
+        return False
+    return run.config["hierarchy"] is None or has_tree(run)
+
+
+def has_tree(run: Run) -> bool:
+    """Whether tree.safetensors can be read."""
+    try:
+        PrototypeTree.load(run.tree_file)
+    except (ValueError, OSError):
+        return False
+    return True
