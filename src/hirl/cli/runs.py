@@ -13,7 +13,10 @@ from rich.table import Table
 
 from hirl.cli.command import Command
 from hirl.cli.run_state import run_state
+from hirl.runs.faults import find_faults
 from hirl.runs.folder import Run
+
+MARKS = ("config.yaml", "metrics.jsonl", "last.ckpt")  # a folder with any of them is a run, though it may be broken
 
 
 def runs_options(parser: ArgumentParser) -> None:
@@ -26,7 +29,7 @@ def runs(config: Namespace) -> None:
 
 def list_runs(folder: Path) -> None:
     """Print a line per run below a folder."""
-    found = sorted({file.parent for file in folder.glob("**/config.yaml")})
+    found = sorted({file.parent for name in MARKS for file in folder.glob(f"**/{name}")})
     if not found:
         raise ValueError(f"there is no run below {str(folder)!r}")
     table = Table(title=f"runs in {escape(str(folder))}", title_justify="left")
@@ -39,12 +42,21 @@ def list_runs(folder: Path) -> None:
         last = [_last(lines, name) for name in ("loss_image", "loss_spd")]
         knn = _last(lines, "knn_level_0")
         cells = [(f"{value:.4f}" if value else "") for value in last] + ["" if knn is None else f"{knn:.1%}"]
-        table.add_row(escape(str(place.relative_to(folder))), run_state(run, lines), *cells)
+        table.add_row(escape(str(place.relative_to(folder))), _state(run, lines), *cells)
     Console().print(table)
 
 
+def _state(run: Run, lines: Sequence[dict[str, Any]]) -> str:
+    faults = find_faults(run)
+    broken = f"broken: {', '.join(faults)}" if faults else ""
+    try:
+        return "; ".join(filter(None, (run_state(run, lines), broken)))
+    except ValueError:  # no configuration
+        return broken
+
+
 def _last(lines: Sequence[dict[str, Any]], name: str) -> float | None:
-    return next((line[name] for line in reversed(lines) if name in line), None)
+    return next((line[name] for line in reversed(lines) if isinstance(line.get(name), float)), None)
 
 
 RUNS = Command("runs", "list runs", runs_options, runs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.table import Table
 
 from hirl.cli.command import Command
 from hirl.cli.run_state import run_state
+from hirl.runs.faults import find_faults
 from hirl.runs.folder import Run
 from hirl.runs.results import list_results
 from hirl.terminal.figures import format_figure, with_kinds
@@ -36,16 +36,21 @@ def show_run(run: Run) -> None:
     """Print the state of a run, its losses over time, its last figures, its files and its configuration."""
     console = Console()
     config, lines = run.config, list(run.metrics())
-    started = json.loads(run.about_file.read_text()) if run.about_file.is_file() else []
+    started = run.starts()
     console.print(f"[bold]{escape(str(run.folder))}[/bold]: {run_state(run, lines)}", highlight=False, soft_wrap=True)
+    if faults := find_faults(run):
+        console.print(escape(f"broken: {', '.join(faults)}"), style="yellow", highlight=False, soft_wrap=True)
     for name in ("loss_image", "loss_spd"):
-        values = [line[name] for line in lines if name in line]
+        values = [line[name] for line in lines if isinstance(line.get(name), float)]
         if any(values):
             console.print(
                 f"{name:<12} {sparkline(values)} {values[0]:.4f} → {values[-1]:.4f}", highlight=False, soft_wrap=True
             )
     figures = {
-        name: value for line in lines for name, value in line.items() if name not in ("step", "epoch", "finished")
+        name: value
+        for line in lines
+        for name, value in line.items()
+        if name not in ("step", "epoch", "finished", "saved")
     }
     table = Table(title="last figures", title_justify="left", show_header=False)
     for name, value in figures.items():
@@ -56,8 +61,11 @@ def show_run(run: Run) -> None:
     present = [
         file for file in (run.encoder_file, run.tree_file, run.checkpoint_file, run.skipped_file) if file.exists()
     ]
-    console.print("files: " + ", ".join(file.name for file in present), highlight=False, soft_wrap=True)
-    if started:
+    present += sorted(run.checkpoints_folder.glob("*.ckpt"))
+    console.print(
+        "files: " + ", ".join(str(file.relative_to(run.folder)) for file in present), highlight=False, soft_wrap=True
+    )
+    if started and {"versions", "command"} <= started[-1].keys():
         versions = ", ".join(f"{name} {number}" for name, number in started[-1]["versions"].items())
         console.print(f"started {len(started)} time(s), last with {versions}", highlight=False, soft_wrap=True)
         console.print(escape("command: " + " ".join(started[-1]["command"])), highlight=False, soft_wrap=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -57,7 +56,9 @@ def load_weights(path: Path) -> Weights:
         with warnings.catch_warnings():  # torch warns of a pickle before it refuses it
             warnings.simplefilter("ignore")
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except (RuntimeError, pickle.UnpicklingError, EOFError, ValueError) as error:
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # torch fails in many ways on a damaged file
         raise ValueError(
             f"{str(path)!r} is not a file of plain weights: it holds more than tensors, or is damaged"
         ) from error

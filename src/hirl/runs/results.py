@@ -63,8 +63,9 @@ def list_results(folder: Path) -> dict[Path, dict[str, Any]]:
 def _upgrade(content: dict[str, Any]) -> dict[str, Any] | None:
     """A result as written today, from any format; None if the content is not a result."""
     if content.get("format") == FORMAT:
-        return content
-    if not {"task", "headline", "data"} <= content.keys():
+        parts = [content.get(name) for name in ("protocol", "headline", "kinds")]
+        return content if all(isinstance(part, dict) for part in parts) else None
+    if not ({"task", "data"} <= content.keys() and isinstance(content.get("headline"), dict)):
         return None
     names = ("task", "arguments", "seed", "encoder", "images", "data")
     kinds = {name: "score" if name == FIRST_SCORE else "share" for name in content["headline"]}

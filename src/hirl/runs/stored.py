@@ -44,6 +44,8 @@ def find_encoder(run: Run, *, method: str | type[Method] | None = None) -> Store
             raise ValueError(f"{damage}; there is no last.ckpt to take the encoder from") from damage
         if run.finished:
             raise ValueError(f"{str(run.folder)!r} has neither encoder.safetensors nor last.ckpt: its encoder is lost")
+        if run.saved:
+            raise ValueError(f"{str(run.folder)!r} is unfinished and its last.ckpt is missing: there is no encoder")
         raise ValueError(f"{str(run.folder)!r} has no encoder yet: training writes it after its last epoch")
     trained = load_trained(run, method=method)
     built, plan = trained.method, trained.method.plan
