@@ -75,6 +75,7 @@ def trained_runs(picture_files: Path, tmp_path_factory: pytest.TempPathFactory) 
             momentum=0.9,
         )
         options: dict[str, Any] = {"epochs": 2, "batch_size": 48, "accelerator": "cpu", "devices": 1, "knn_every": 0}
+        options |= {"keep_every": 1}
         pretrain(str(picture_files), method, hierarchy, out=folder / arm, **options)
     return {arm: folder / arm for arm in ("hirl", "base")}
 
