@@ -13,7 +13,7 @@ from hirl.config.parser import Parser
 def embed_options(parser: Parser) -> None:
     from hirl.explore.embed import embed
 
-    parser.add_argument("run", help="A run folder.")
+    parser.add_argument("run", help="A run folder, or a checkpoint in it.")
     parser.add_options(embed, skip={"run", "out", "method", "quiet"})
     parser.add_argument("--out", type=Path, required=True, help="The file to write, .npz or .parquet.")
     parser.add_argument("--method", help="The class of the run's method as package.module.Class, if not part of hirl.")

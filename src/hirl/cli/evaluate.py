@@ -12,7 +12,9 @@ def evaluate_options(parser: Parser) -> None:
     from hirl.evals import EVALUATIONS
     from hirl.evals.evaluate import DEFAULT_TASKS, evaluate
 
-    parser.add_argument("subject", help="A run folder, a file of weights, a timm name, or torchvision:NAME.")
+    parser.add_argument(
+        "subject", help="A run folder, a checkpoint in it, a file of weights, a timm name, or torchvision:NAME."
+    )
     tasks = f"Any of {', '.join(EVALUATIONS)}; by default {', '.join(DEFAULT_TASKS)}."
     parser.add_argument("tasks", nargs="*", help=tasks)
     parser.add_options(evaluate, skip={"subject", "tasks", "method", "quiet"})
