@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": set(),
     "methods": {"backbones", "data"},  # never the hierarchy: a method does not know that HIRL exists
     "runs": {"backbones", "config", "files", "hierarchy", "methods"},
-    "train": {"config", "data", "files", "hierarchy", "methods", "metrics", "runs", "seeds", "terminal"},
+    "train": {"backbones", "config", "data", "files", "hierarchy", "methods", "metrics", "runs", "seeds", "terminal"},
     "evals": {"backbones", "config", "data", "files", "hierarchy", "methods", "metrics", "runs", "seeds", "terminal"},
     "studies": {"config", "data", "evals", "files", "hierarchy", "methods", "runs", "terminal", "train"},
     "explore": {"data", "evals", "files", "hierarchy", "methods", "metrics", "runs", "terminal"},

@@ -19,7 +19,7 @@ from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
 from hirl.runs.folder import Run
 from hirl.train.loop import Loop, NotFinite, Stopped
 from hirl.train.messages import announce, failure_message, plan_summary
-from hirl.train.processes import Precision, launch
+from hirl.train.processes import Precision, launch, memory_advice
 from hirl.train.setup import (
     build_method,
     build_paths,
@@ -29,6 +29,8 @@ from hirl.train.setup import (
     default_image_size,
     open_folder,
     open_observer,
+    resolve_hierarchy,
+    resolve_method,
 )
 from hirl.train.signals import stop_signals
 
@@ -89,6 +91,7 @@ def pretrain(
         wandb: Weights & Biases project to report to, in addition to metrics.jsonl and TensorBoard.
     """
     # Check the arguments and open the data
+    method, hierarchy = resolve_method(method), resolve_hierarchy(hierarchy)
     check_arguments(epochs=epochs, batch_size=batch_size, accumulate=accumulate, seed=seed, image_size=image_size)
     check_ranges(method)
     skipped = Skipped()
@@ -169,7 +172,8 @@ def pretrain(
             )
             if state is not None:
                 loop.load_state_dict(state)
-            _fit(loop, run, images, skipped)
+            with memory_advice():
+                _fit(loop, run, images, skipped)
             if fabric.is_global_zero:
                 _finish(run, method, plan, loader.normalisation)
                 announce(fabric, run, f"Done. Inspect with: hirl show {run.folder}")
