@@ -49,9 +49,9 @@ LINES: dict[str, str] = {
     "pretrain {npz} --method os.path": "os.path",
     "pretrain {npz} --method no.such.Method": "no.such.Method",
     "pretrain {npz} --method torch.nn.Linear": "torch.nn.Linear",
-    f"{MOCO} --method.backbone resnet9000": "resnet9000",
+    f"{MOCO} --method.backbone resnet9000 --method.backbone_args null": "resnet9000",
     f"{MOCO} --method.backbone_args 3": "--method.backbone_args",
-    f"{MOCO} --method.backbone_args.in_chans 1": "--method.backbone_args.in_chans",
+    f"{MOCO} --method.backbone_args.in_chans 1": "in_chans",
     f"{MOCO} --method.dim 0": "dim",
     f"{MOCO} --method.dim -4": "dim",
     f"{MOCO} --method.dim many": "--method.dim",
@@ -150,7 +150,7 @@ LINES: dict[str, str] = {
     "evaluate resnet10t knn --data {npz} --knn.ks 100000": "ks",
     "evaluate resnet10t knn --data {npz} --knn.ks many": "knn.ks",
     "evaluate resnet10t knn --data {npz} --knn.k 5": "--knn.ks",
-    "evaluate resnet10t knn --data {npz} --knn.temperature 0": "temperature",
+    "evaluate resnet10t knn --data {npz} --knn.ks 5 --knn.temperature 0": "temperature",
     "evaluate resnet10t knn --data {npz} --device tpu": "tpu",
     "evaluate resnet10t knn --data {npz} --seed -1": "seed",
     "evaluate resnet10t knn --data {npz} --backbone resnet18": "backbone",
@@ -229,9 +229,8 @@ CALLS: dict[str, tuple[Callable[[dict[str, str]], Any], str]] = {
     "True for a hierarchy": (lambda at: hirl.pretrain(at["npz"], method(), True), "hierarchy is True"),  # type: ignore[arg-type]
     "an unknown setting": (lambda at: hirl.pretrain(at["npz"], method(), {"level": 3}), "level"),  # type: ignore[arg-type]
     "a list for a hierarchy": (lambda at: hirl.pretrain(at["npz"], method(), [9, 3]), "[9, 3]"),  # type: ignore[arg-type]
-    "no images": (lambda at: hirl.pretrain(at["nothing"], method()), "nothing"),
     "None for images": (lambda _: hirl.pretrain(None, method()), "None"),
-    "a float for images": (lambda _: hirl.pretrain(3.5, method()), "3.5"),
+    "a float for images": (lambda _: hirl.pretrain(3.5, method()), "float"),
     "a negative weight": (lambda _: hirl.Hierarchy(weight=-1), "weight"),
     "rising levels": (lambda _: hirl.Hierarchy(levels=(3, 9)), "levels"),
     "one number for levels": (lambda _: hirl.SemanticPaths(8, 9), "levels"),  # type: ignore[arg-type]
