@@ -125,7 +125,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a class missing in test": (["{run}", "knn", "--data", "{less_test}"], "val has no image of 1 of its 4 classes"),
     "other classes in test": (["{run}", "knn", "--data", "{other}"], "differ at label level 0"),
     "other label levels in test": (["{run}", "knn", "--data", "{levels}"], "has 1 label levels and"),
-    "no part to test on": (["{run}", "knn", "--data", "{unsplit}"], "Name the images to test on"),
+    "no part to test on": (["{run}", "knn", "--data", "{unsplit}"], "ame the images to test on"),
     "a split that is not there": (["{run}", "knn", "--test_split", "holiday"], "has no split 'holiday'"),
     "missing images": (["{run}", "knn", "--data", "nowhere/"], "neither a path nor the name"),
     "an encoder without images": (["resnet10t", "knn"], "give data"),

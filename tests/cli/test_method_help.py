@@ -19,7 +19,7 @@ def test_every_option_has_a_help_text(command: str, name: str, capsys: pytest.Ca
     page = " ".join(capsys.readouterr().out.split())
     explained = {}
     for option in page.split(" --method.")[1:]:  # those of the usage line stand in brackets
-        found = re.match(r"(\w+) (?:[A-Z_]+|\{true,false\}) ([^(].*?) \(type: ", option)
+        found = re.match(r"(\w+) (?:[A-Z_]+|\{true,false\}) ([^(].*?)(?: \((?:type|default): |$)", option)
         if found:
             explained[found[1]] = found[2]
     assert explained.keys() == inspect.signature(getattr(methods, name)).parameters.keys()

@@ -214,6 +214,7 @@ MISTAKES = {
         ["{photos}", "--method", "DINO", "--image_size", "0", "--out", "v.png"],
         "size must be at least 1",
     ),
+    "a negative seed": (["{photos}", "--method", "DINO", "--seed", "-1", "--out", "v.png"], "seed must be at least 0"),
     "a negative epoch": (["{photos}", "--method", "DINO", "--epoch", "-1", "--out", "v.png"], "epoch"),
     "a tile too small": (["{photos}", "--method", "MoCoV2", "--tile", "2", "--out", "v.png"], "tile is 2"),
     "a size that cuts patches": (["{photos}", "--method", "IBOT", "--image_size", "50", "--out", "v.png"], "patch"),

@@ -277,7 +277,7 @@ class TestCache:
 @pytest.mark.parametrize("on_terminal", [True, False])
 def test_a_long_scan_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_terminal: bool) -> None:
     screen = io.StringIO()
-    terminal = Console(file=screen, force_terminal=on_terminal)
+    terminal = Console(file=screen, force_terminal=on_terminal, width=1000)
     monkeypatch.setattr("rich.console.Console", lambda **_: terminal)
     root = images_at(tmp_path / "[red]set", ["a/1.png", "a/2.png", "b/1.png"])
     scan(root)

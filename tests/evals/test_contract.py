@@ -142,7 +142,7 @@ def test_without_a_training_part_images_without_parts_will_do(runs: dict[str, Ru
     options: dict[str, Any] = {"data": tmp_path / "all.npz", "device": "cpu", "quiet": True}
     result = runs["hirl"].evaluate(Clustering(restarts=1), **options)["clustering"]
     assert [row["clusters"] for row in result.rows] == [4]
-    with pytest.raises(ValueError, match="Name the images to test on"):
+    with pytest.raises(ValueError, match="ame the images to test on"):
         runs["hirl"].evaluate(Clustering(part="train"), KNN(ks=(5,)), **options)
 
 

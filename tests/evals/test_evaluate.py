@@ -168,7 +168,7 @@ def test_images_in_memory_and_of_two_sources() -> None:
         Colours(), KNN(ks=(1,)), data=(parts[0], shade), test_data=(parts[1], shade), device="cpu", quiet=True
     ).values()
     assert found.headline == {"3 classes": 1.0}
-    with pytest.raises(ValueError, match="Name the images to test on with test_data"):
+    with pytest.raises(ValueError, match="ame the images to test on with test_data"):
         hirl.evaluate(Colours(), "knn", data=(parts[0], shade), quiet=True)
 
 

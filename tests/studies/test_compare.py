@@ -68,7 +68,7 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
     assert {row["method"] for row in rows} == {"MoCoV2"}
     runs = {path.name: Run(path) for path in out.iterdir() if path.is_dir()}
     assert len(runs) == 4
-    accuracy = next(row for row in rows if "accuracy" in row["figure"])
+    accuracy = next(row for row in rows if "accuracy" in row["figure"] and row["arm"] == "HIRL")
     figure = accuracy["figure"].removeprefix("clustering, ")
 
     def of(arm: str, seed: int) -> float:
@@ -76,10 +76,13 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
         (file,) = found[0].results_folder.glob("clustering-*.json")
         return float(json.loads(file.read_text())["headline"][figure])
 
-    pairs = [100 * (of("HIRL", seed) - of("base", seed)) for seed in (0, 1)]
+    pairs = [of("HIRL", seed) - of("base", seed) for seed in (0, 1)]
     mean, error = sum(pairs) / 2, abs(pairs[0] - pairs[1]) / 2
-    assert accuracy["difference"] == f"{mean:+.2f} ± {error:.2f}"
-    assert "±" in shown
+    assert float(accuracy["difference"]) == pytest.approx(mean)
+    assert float(accuracy["standard_error"]) == pytest.approx(error)
+    assert float(accuracy["seed_1"]) == of("HIRL", 1)
+    assert f"{100 * mean:+.2f} ± {100 * error:.2f}" in shown
+    assert r"$\pm$" in (out / "tables.tex").read_text()
     assert "ratio" in (out / "tables.md").read_text()
 
     def not_again(*_: object, **__: object) -> None:
@@ -92,8 +95,8 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
 def test_an_ablation_has_an_arm_for_each_way(room: Path, tmp_path: Path) -> None:
     out = tmp_path / "ablation"
     assert main(line_for(room, out, "--ablate", "levels=6,2", "negatives=3")) == 0
-    heading = (out / "figures.csv").read_text().splitlines()[0]
-    assert heading == "method,figure,base,levels=6-2,difference,negatives=3,difference"
+    heading = (out / "tables.md").read_text().splitlines()[2]
+    assert heading == "| method | figure | base | levels=6-2 | difference | negatives=3 | difference |"
     config = next(Run(path).config for path in out.iterdir() if "levels" in path.name)
     assert config["hierarchy"]["levels"] == [6, 2]
     assert config["hierarchy"]["negatives"] == 5

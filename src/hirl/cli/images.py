@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
@@ -31,6 +34,7 @@ def run_images(config: Namespace) -> None:
     check_sheet(config)
     images = open_images(config.source, split=config.split, root=config.root, download=config.download)
     print_images(images)
+    print_other_files(config.source)
     if config.out is not None:
         skipped = Skipped()
         save_sheet(class_sheet(images, tile=config.tile, columns=config.columns, skipped=skipped), config.out)
@@ -38,6 +42,24 @@ def run_images(config: Namespace) -> None:
 
 
 IMAGES = Command("images", "list the classes of a set of images, and draw a contact sheet", images_options, run_images)
+
+
+def print_other_files(source: str) -> None:
+    """Print how many files of a folder are not counted as images, and why."""
+    from hirl.data.sources.decode import HEIF, is_image_name
+
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        return
+    names = (name.lower() for _, _, files in os.walk(folder) for name in files if not name.startswith("."))
+    others = Counter(Path(name).suffix for name in names if not is_image_name(name))
+    if others:
+        reasons = dict.fromkeys(HEIF, "install pillow-heif to read them")
+        shown = (
+            f"{count:,} {suffix or 'without extension'} ({reasons.get(suffix, 'not an image format')})"
+            for suffix, count in others.most_common()
+        )
+        print(f"Not counted: {', '.join(shown)}")
 
 
 def print_images(images: ImageSet) -> None:

@@ -18,6 +18,18 @@ def pretrain_options(parser: Parser) -> None:
     from hirl.train.pretrain import pretrain
 
     parser.add_config_options(pretrain, positional="data")
+    parser.adapt = scale_start
+
+
+def scale_start(recipe: Namespace, values: Namespace) -> None:
+    """With other epochs than the recipe's, start the tree at the same share of them, unless the line says when."""
+    start, epochs = recipe.get("hierarchy.start_epoch"), recipe.get("epochs")
+    if values.hierarchy is None or start is None or epochs in (None, values.epochs):
+        return
+    if values.hierarchy.start_epoch == start:
+        values.hierarchy = values.hierarchy.scaled(epochs, values.epochs)
+        scaled = values.hierarchy.start_epoch
+        print(f"The first tree is built after epoch {scaled} of {values.epochs}; in the recipe {start} of {epochs}")
 
 
 def run_pretrain(config: Namespace) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jsonargparse import Namespace
 
 from hirl.cli.command import Command
-from hirl.cli.pretrain import check_data, exit_if_stopped
+from hirl.cli.pretrain import check_data, exit_if_stopped, scale_start
 from hirl.config.parser import Parser
 
 
@@ -13,6 +13,7 @@ def tune_options(parser: Parser) -> None:
     from hirl.studies.tune import tune
 
     parser.add_config_options(tune, positional="data")
+    parser.adapt = scale_start
 
 
 def run_tune(config: Namespace) -> None:

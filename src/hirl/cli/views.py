@@ -33,6 +33,8 @@ def run_views(config: Namespace) -> None:
         raise ValueError("views needs images: hirl views FOLDER --method METHOD --out FILE")
     if config.image_size is not None and config.image_size < 1:
         raise ValueError(f"image_size must be at least 1, not {config.image_size}")
+    if config.seed < 0:
+        raise ValueError(f"seed must be at least 0, not {config.seed}")
     check_ranges(config.method)
     skipped = Skipped()
     opened = open_images(config.data, split=config.split, channels=config.channels)

@@ -6,6 +6,7 @@ import inspect
 import os
 import types
 import typing
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from enum import Enum
@@ -85,6 +86,9 @@ class Choices:
     def read(self, options: Mapping[str, Any], source: str) -> None:
         """Apply the plain options of a file."""
         self._read(options, f"{self.key}." if self.key else "", source)
+        for key, value in self.line.items():
+            if f"{key}_args" not in self.line and value != self.values.get(key, value):
+                self._drop_arguments_of(key, f"--{key} {value}")
 
     def build(self, namespace: Namespace) -> None:
         """Replace the arguments of each chosen class in a parsed namespace by an object of it, innermost first."""
@@ -148,7 +152,20 @@ class Choices:
             elif _holds_class(value):
                 raise ValueError(f"{source!r} has a class_path within {key}, which takes plain values only")
             else:
+                if value != self.values.get(key, value):
+                    self._drop_arguments_of(key, source)
                 self.values[key], self.sources[key] = value, source
+
+    def _drop_arguments_of(self, key: str, by: str) -> None:
+        """Drop the value of `KEY_args`, which are arguments of the value of KEY, when another value replaces that."""
+        arguments = f"{key}_args"
+        if self.values.get(arguments) and self.sources[arguments] != by:
+            warnings.warn(
+                f"{arguments} {self.values[arguments]} of {self.sources[arguments]!r} are dropped, since {by} names "
+                f"another {key.rpartition('.')[2]}",
+                stacklevel=2,
+            )
+            del self.values[arguments], self.sources[arguments]
 
     def _read_object(self, key: str, value: Any, source: str) -> None:
         slot, fixed = self.slots[key], key in self.line

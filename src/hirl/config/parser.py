@@ -35,6 +35,8 @@ class Parser(ArgumentParser):
         self.read_before: dict[str, argparse.Action] = {}  # options whose values decide which other options there are
         self.needed: list[str] = []
         self.given = Namespace()  # values from files
+        self.adapt: Callable[[Namespace, Namespace], None] | None = None
+        """Called with the values from files and all values, to fit one to the other."""
 
     # Options
 
@@ -123,7 +125,11 @@ class Parser(ArgumentParser):
         self.name_lists()
         depths = {option: list_depth(action) for option, action in self._option_string_actions.items()}
         args = join_lists(without_options(self.argv, self.read_before), depths)
-        return self.build(self.instantiate(self.parse_args(args, self.given)))
+        given = self.given.clone()
+        values = self.build(self.instantiate(self.parse_args(args, self.given)))
+        if self.adapt is not None:
+            self.adapt(given, values)
+        return values
 
     def name_lists(self) -> None:
         """Let the help show lists of numbers in the way they are written."""

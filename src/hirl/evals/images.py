@@ -39,10 +39,15 @@ class ImageRequest:
             if not held_out:
                 return self._open(self.data, None)
             train = self.train()
-            lacks = "has no labels, and " if train.labels is None else "has "
+            if train.labels is None:
+                raise ValueError(
+                    f"{train.name} has no labels, but this evaluation needs them: name labelled images with data, in "
+                    "folders such as train/cat/1.jpg and val/cat/2.jpg. Without labels, hirl embed and hirl cluster "
+                    "show what was learnt."
+                ) from error
             raise ValueError(
-                f"{train.name} {lacks}no parts such as train and val, but this evaluation learns from labelled images "
-                "and is tested on others. Name the images to test on with test_data."
+                f"{train.name} has no parts such as train and val, but this evaluation learns from some images and is "
+                "tested on others: name the images to test on with test_data."
             ) from error
         except ValueError as error:
             raise ValueError(f"{error} Name the images to test on with test_data or test_split.") from error

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from hirl.evals.base import Result, Row, Subject
 from hirl.terminal.figures import format_cell, format_figure
+from hirl.terminal.tables import print_table
 
 
 def print_result(task: str, subject: Subject, result: Result) -> None:
@@ -20,7 +21,7 @@ def print_result(task: str, subject: Subject, result: Result) -> None:
     size = subject.image_size
     _print(f"{task}: {subject.name} on {subject.test.name}, {size} × {size} pixels")
     for columns, rows in groupby(result.rows, key=tuple):
-        Console().print(_table(columns, list(rows)))
+        _print_table(columns, list(rows))
     print_headline(task, result)
     for line in chosen_settings(result):
         _print(f"{task} chose{line}")
@@ -59,14 +60,15 @@ def _setting(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _table(columns: Sequence[str], rows: Sequence[Row]) -> Table:
+def _print_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
     for column in columns:
         numbers = all(isinstance(row[column], int | float) for row in rows)
         table.add_column(escape(column), justify="right" if numbers else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(escape(format_cell(row[column])) for column in columns))
-    return table
+    cells = [[format_cell(row[column]) for column in columns] for row in rows]
+    for row_cells in cells:
+        table.add_row(*map(escape, row_cells))
+    print_table(table, columns, cells)
 
 
 def _print(line: str) -> None:

@@ -55,8 +55,8 @@ class SemanticPaths(nn.Module):
         if dim < 1 or head_layers < 1:
             raise ValueError(f"dim and head_layers must be at least 1, not {dim} and {head_layers}")
         check_sampling(negatives, sampling)
-        if not math.isfinite(weight):
-            raise ValueError(f"weight must be a finite number, not {weight}")
+        if not 0 <= weight < math.inf:
+            raise ValueError(f"weight must be a number of at least 0, not {weight}")
         self.dim = dim
         self.levels = check_levels(levels)
         self.negatives = negatives

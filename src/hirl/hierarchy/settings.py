@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
@@ -40,10 +41,22 @@ class Hierarchy:
             object.__setattr__(self, "levels", check_levels(tuple(self.levels)))
         if self.start_epoch is not None and self.start_epoch < 1:
             raise ValueError(f"hierarchy.start_epoch must be at least 1, not {self.start_epoch}: a tree needs features")
+        if not 0 <= self.weight < math.inf:
+            raise ValueError(f"hierarchy.weight must be a number of at least 0, not {self.weight}")
+        if self.negatives is not None and self.negatives < 1:
+            raise ValueError(f"hierarchy.negatives must be at least 1, or null for all, not {self.negatives}")
+        if self.head_layers < 1:
+            raise ValueError(f"hierarchy.head_layers must be at least 1, not {self.head_layers}")
 
     def levels_for(self, N: int) -> tuple[int, ...]:
         """Return the levels for N images: the given ones, if they fit, or suggested ones."""
         return check_levels(self.levels, N) if self.levels is not None else tuple(suggest_levels(N))
+
+    def scaled(self, epochs: int, to: int) -> Hierarchy:
+        """The settings for another number of epochs, with the first tree at the same share of them."""
+        if self.start_epoch is None:
+            return self
+        return replace(self, start_epoch=max(1, self.start_epoch * to // epochs))
 
     def start_for(self, epochs: int) -> int:
         """Return T₁ for a run of `epochs` epochs."""

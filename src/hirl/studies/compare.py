@@ -5,6 +5,7 @@ A comparison is a folder of runs. Finished runs are kept, so the same call conti
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -13,12 +14,14 @@ from statistics import mean, median, stdev
 from typing import Any, Literal
 
 from hirl.evals.evaluate import evaluate
+from hirl.evals.images import ImageRequest
 from hirl.hierarchy.settings import Hierarchy
 from hirl.runs.folder import Run
 from hirl.terminal.figures import format_figure, kind_of
-from hirl.terminal.tables import Cells, print_tables, write_tables
+from hirl.terminal.tables import Cells, Rows, print_tables, write_tables
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
+from hirl.train.setup import check_image_count
 
 BASE, HIRL = "base", "HIRL"
 ABLATED = ("levels", "negatives")
@@ -56,10 +59,13 @@ def compare(
     """
     _check(recipes, seeds, tasks, ablate or {}, epochs)
     folder = Path(out)
+    if folder.is_file():
+        raise ValueError(f"out is {str(folder)!r}, which is a file: name a folder")
     options = {name: recipe(name, classes=classes) for name in recipes}
     labels = _labels(options)
     # All arms before the first is trained: a mistake in the last recipe is found at once.
     arms = {name: _arms(_hierarchy(name, options[name], epochs), ablate or {}) for name in recipes}
+    _check_data(data, test_data, options, arms, epochs)
     figures: Figures = {}
     times: Figures = {}
     for name in recipes:
@@ -79,7 +85,7 @@ def compare(
                     "figures": _side_by_side(figures, list(seeds)),
                     "running time": _running_time(times, list(seeds)),
                 }
-                write_tables(folder, tables)
+                write_tables(folder, tables, {"figures": _numbers(figures, list(seeds))})
     print_tables(tables)
     return folder
 
@@ -109,6 +115,28 @@ def _check(
             raise ValueError(f"ablate takes {' and '.join(ABLATED)}, not {name!r}")
 
 
+def _check_data(
+    data: Any,
+    test_data: Any,
+    options: Mapping[str, Mapping[str, Any]],
+    arms: Mapping[str, Mapping[str, Hierarchy | None]],
+    epochs: int | None,
+) -> None:
+    """Check before the first run what would fail after hours: the labels, the test part, every arm's levels."""
+    defaults = inspect.signature(pretrain).parameters
+    for name, given in options.items():
+        request = ImageRequest(data, test_data, given.get("split"), None, given.get("channels", 3))
+        for images in (train := request.train(), request.test()):
+            if images.labels is None:
+                raise ValueError(f"{images.name} has no labels, but a comparison evaluates with labels")
+        for arm, hierarchy in arms[name].items():
+            length, batch = (given.get(key, defaults[key].default) for key in ("epochs", "batch_size"))
+            try:
+                check_image_count(train, hierarchy, batch_size=batch, epochs=epochs or length)
+            except ValueError as error:
+                raise ValueError(f"the arm {arm} of {name!r}: {error}") from error
+
+
 def _labels(options: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The name of each recipe in the tables: its method, or the recipe's own name if two have the same method."""
     methods = {name: type(given["method"]).__name__ for name, given in options.items()}
@@ -119,9 +147,7 @@ def _hierarchy(name: str, options: Mapping[str, Any], epochs: int | None) -> Hie
     hierarchy: Hierarchy | None = options["hierarchy"]
     if hierarchy is None:
         raise ValueError(f"the recipe {name!r} has hierarchy null, but a comparison needs HIRL's settings")
-    if epochs is None or hierarchy.start_epoch is None or "epochs" not in options:
-        return hierarchy
-    return replace(hierarchy, start_epoch=max(1, hierarchy.start_epoch * epochs // options["epochs"]))
+    return hierarchy if epochs is None or "epochs" not in options else hierarchy.scaled(options["epochs"], epochs)
 
 
 def _arms(hierarchy: Hierarchy, ablate: Mapping[str, Sequence[Any]]) -> dict[str, Hierarchy | None]:
@@ -171,6 +197,23 @@ def _side_by_side(figures: Figures, seeds: list[int]) -> Cells:
                 row += [_mean(values), _difference(base, values)]
             rows.append(row)
     return [heading, *rows]
+
+
+def _numbers(figures: Figures, seeds: list[int]) -> Rows:
+    """A row per method, figure and arm: the mean, the mean difference from the base with its s.e., every seed."""
+    methods, arms = _names(figures)
+    rows: Rows = [["method", "figure", "arm", "mean", "difference", "standard_error", *(f"seed_{n}" for n in seeds)]]
+    for method in methods:
+        for name in dict.fromkeys(name for (one, _, _), values in figures.items() if one == method for name in values):
+            base = _column(figures, method, BASE, seeds, name)
+            for arm in (BASE, *arms):
+                values = _column(figures, method, arm, seeds, name)
+                pairs = [values[seed] - base[seed] for seed in values if seed in base and arm != BASE]
+                average = mean(values.values()) if values else ""
+                error = stdev(pairs) / len(pairs) ** 0.5 if len(pairs) > 1 else ""
+                row = [method, name, arm, average, mean(pairs) if pairs else "", error]
+                rows.append([*row, *(float(values[seed]) if seed in values else "" for seed in seeds)])
+    return rows
 
 
 def _column(figures: Figures, method: str, arm: str, seeds: list[int], name: str) -> dict[int, float]:

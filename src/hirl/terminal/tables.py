@@ -1,10 +1,11 @@
-"""Tables of text cells: printed on the terminal, and written as Markdown and CSV."""
+"""Tables of text cells: printed on the terminal, and written as Markdown, LaTeX and CSV."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,6 +14,7 @@ from rich.table import Table
 from hirl.files import atomic_write
 
 Cells = list[list[str]]  # rows, the heading first
+Rows = list[list[Any]]  # the same with numbers
 
 
 def per_cent(value: float, *, digits: int = 2, sign: bool = False, unit: bool = True) -> str:
@@ -20,30 +22,59 @@ def per_cent(value: float, *, digits: int = 2, sign: bool = False, unit: bool = 
     return f"{100 * value:{'+' if sign else ''}.{digits}f}{'%' if unit else ''}"
 
 
-def write_tables(folder: Path, tables: Mapping[str, Cells]) -> None:
-    """Write all tables to tables.md, and each to a CSV file of its own."""
-    with atomic_write(folder / "tables.md") as aside:
-        aside.write_text("\n".join(f"## {name}\n\n{markdown(cells)}" for name, cells in tables.items()), "utf-8")
-    for name, cells in tables.items():
+UNLIMITED = 10_000  # columns
+
+
+def write_tables(folder: Path, tables: Mapping[str, Cells], numbers: Mapping[str, Rows] | None = None) -> None:
+    """Write all tables to tables.md and tables.tex, and each to a CSV file: its `numbers`, or else its cells."""
+    for name, format_table in (("tables.md", markdown), ("tables.tex", latex)):
+        with atomic_write(folder / name) as aside:
+            aside.write_text("\n".join(format_table(title, cells) for title, cells in tables.items()), "utf-8")
+    for title, cells in tables.items():
         with (
-            atomic_write(folder / f"{name.replace(' ', '_')}.csv") as aside,
+            atomic_write(folder / f"{title.replace(' ', '_')}.csv") as aside,
             aside.open("w", encoding="utf-8", newline="") as file,
         ):
-            csv.writer(file).writerows(cells)
+            csv.writer(file).writerows((numbers or {}).get(title, cells))
 
 
-def markdown(cells: Cells) -> str:
+def markdown(title: str, cells: Cells) -> str:
     """Format a table as Markdown."""
     heading, *rows = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     lines = [heading, ["---"] * len(heading), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"## {title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
+LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
+
+
+def latex(title: str, cells: Cells) -> str:
+    """Format a table as LaTeX, for the package booktabs."""
+    heading, *rows = [["".join(LATEX.get(character, character) for character in cell) for cell in row] for row in cells]
+    body = [r"\toprule", " & ".join(heading) + r" \\", r"\midrule", *(" & ".join(row) + r" \\" for row in rows)]
+    columns = "l" * len(heading)
+    return "\n".join([f"% {title}", rf"\begin{{tabular}}{{{columns}}}", *body, r"\bottomrule", r"\end{tabular}", ""])
 
 
 def print_tables(tables: Mapping[str, Cells]) -> None:
     """Print each table under its name."""
-    console = Console()
     for name, (heading, *rows) in tables.items():
         table = Table(*map(escape, heading), title=escape(name), title_justify="left")
         for row in rows:
             table.add_row(*map(escape, row))
+        print_table(table, heading, rows)
+
+
+def print_table(table: Table, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table if it fits the terminal; else a list with a line per cell, so that no cell loses its end."""
+    console = Console()
+    if console.measure(table, options=console.options.update(max_width=UNLIMITED)).maximum <= console.width:
         console.print(table)
+        return
+    if table.title:
+        console.print(table.title)
+    for row in rows:
+        named = [(name, cell) for name, cell in zip(heading, row, strict=True) if cell]
+        for place, (name, cell) in enumerate(named):
+            console.print(escape(f"{'  ' if place else '- '}{name}: {cell}"), highlight=False, soft_wrap=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from lightning_fabric import Fabric
+from torch import nn
 
+from hirl.backbones import width
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.image_set import ImageSet
 from hirl.files import atomic_write
@@ -31,6 +33,7 @@ def plan_summary(
         f"{run.folder}: {type(method).__name__} on {len(images):,} images of {images.name}",
         f"{plan.epochs} epochs of {plan.steps_per_epoch} steps; per step {plan.batch_size} images of "
         f"{plan.image_size} pixels",
+        f"encoder {method.backbone}: {_size(method.encoder)}",
         f"learning rate {method.peak_lr:.3g} for this batch size",
     ]
     left_out = len(images) - plan.steps_per_epoch * plan.batch_size
@@ -46,6 +49,14 @@ def plan_summary(
     if start:
         lines.append(f"continues at step {start} of {plan.steps}")
     return "\n".join(lines)
+
+
+def _size(encoder: nn.Module) -> str:
+    """Weights and, if the encoder tells, features: `23.5 M parameters, 2,048 features`."""
+    count = sum(weight.numel() for weight in encoder.parameters())
+    parameters = f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
+    features = f", {width(encoder):,} features" if hasattr(encoder, "num_features") else ""
+    return f"{parameters} parameters{features}"
 
 
 def failure_message(error: NotFinite, run: Run, images: ImageSet, plan: Plan) -> str:

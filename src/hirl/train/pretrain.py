@@ -22,7 +22,7 @@ from hirl.runs.images_file import OpenedImages
 from hirl.runs.stored import is_complete
 from hirl.train.loop import Loop, NotFinite, Stopped
 from hirl.train.messages import announce, failure_message, plan_summary
-from hirl.train.processes import Precision, launch
+from hirl.train.processes import Precision, launch, memory_advice
 from hirl.train.setup import (
     build_method,
     build_paths,
@@ -33,6 +33,8 @@ from hirl.train.setup import (
     load_state,
     open_folder,
     open_observer,
+    resolve_hierarchy,
+    resolve_method,
 )
 from hirl.train.signals import stop_signals
 
@@ -95,6 +97,7 @@ def pretrain(
         wandb: Weights & Biases project to report to, in addition to metrics.jsonl and TensorBoard.
     """
     # Check the arguments and open the data
+    method, hierarchy = resolve_method(method), resolve_hierarchy(hierarchy)
     numbers: dict[str, Any] = {"epochs": epochs, "seed": seed, "image_size": image_size, "keep_every": keep_every}
     check_arguments(batch_size=batch_size, accumulate=accumulate, **numbers)
     check_ranges(method)
@@ -178,7 +181,8 @@ def pretrain(
             )
             if state is not None:
                 load_state(loop, state, run)
-            _fit(loop, run, images, skipped)
+            with memory_advice():
+                _fit(loop, run, images, skipped)
             if fabric.is_global_zero:
                 _finish(run, method, plan, loader.normalisation)
                 announce(fabric, run, f"Done. Inspect with: hirl show {run.folder}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -16,6 +18,12 @@ Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
 def launch(*, accelerator: str, devices: int | str, nodes: int, precision: Precision) -> Fabric:
     """Start the processes; each returns from here with its own Fabric."""
+    present = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not present.get(accelerator, True):
+        raise ValueError(f"accelerator is {accelerator!r}, but there is no such device here: use auto or cpu")
+    if devices == "auto" and "LOCAL_WORLD_SIZE" in os.environ:  # torchrun has started the processes already
+        devices = int(os.environ["LOCAL_WORLD_SIZE"])
+        nodes = int(os.environ["WORLD_SIZE"]) // devices
     fabric = Fabric(
         accelerator=accelerator,
         devices=devices,
@@ -25,6 +33,24 @@ def launch(*, accelerator: str, devices: int | str, nodes: int, precision: Preci
     )
     fabric.launch()
     return fabric
+
+
+@contextmanager
+def memory_advice() -> Iterator[None]:
+    """Turn running out of memory into a ValueError that says which options help."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _is_out_of_memory(error):
+            raise
+        raise ValueError(
+            "out of memory: use a smaller batch_size, split the batch with accumulate, a smaller image_size or "
+            "backbone, or precision bf16-mixed"
+        ) from error
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
 def _strategy(accelerator: str, devices: int | str, nodes: int) -> DDPStrategy | str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 
+from hirl.config import find_class
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
 from hirl.hierarchy.paths import SemanticPaths
@@ -30,6 +32,30 @@ from hirl.train.report import Reporter
 from hirl.train.streams import HEADS, NETWORKS
 
 DEFAULT_IMAGE_SIZE = 224
+
+
+def resolve_method(method: Method | type[Method] | str) -> Method:
+    """A method, from itself, its class, or the name of its class."""
+    if isinstance(method, str):
+        method = find_class(method, Method)
+    if isinstance(method, type) and issubclass(method, Method):
+        method = method()
+    if not isinstance(method, Method):
+        raise ValueError(f"method is {method!r}, but must be a method such as hirl.methods.DINO()")
+    return method
+
+
+def resolve_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierarchy | None:
+    """HIRL's settings, from themselves or from a dict of them; None is the baseline."""
+    if isinstance(hierarchy, Mapping):
+        try:
+            hierarchy = Hierarchy(**hierarchy)
+        except TypeError as error:
+            names = ", ".join(field.name for field in fields(Hierarchy))
+            raise ValueError(f"hierarchy has an unknown setting ({error}): choose from {names}") from error
+    if hierarchy is not None and not isinstance(hierarchy, Hierarchy):
+        raise ValueError(f"hierarchy is {hierarchy!r}, but must be hirl.Hierarchy(...), or None for the baseline")
+    return hierarchy
 
 
 def check_arguments(*, batch_size: int, accumulate: int, **others: int | None) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,7 +25,9 @@ MAX_BYTES = 2**30
 
 _JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
 _OTHERS = (".png", ".bmp", ".dib", ".gif", ".webp", ".avif", ".tif", ".tiff", ".tga", ".jp2")
-EXTENSIONS = (*_JPEG, *_OTHERS, ".ppm", ".pgm", ".pbm", ".pnm")
+HEIF = (".heic", ".heif")  # read if the library pillow-heif is installed: pip install hirl[heif]
+HAS_HEIF = find_spec("pillow_heif") is not None
+EXTENSIONS = (*_JPEG, *_OTHERS, ".ppm", ".pgm", ".pbm", ".pnm", *(HEIF if HAS_HEIF else ()))
 
 # The exceptions that Pillow's plug-ins and simplejpeg raise for damaged files.
 _DECODER_ERRORS = (
@@ -67,6 +71,14 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(EXTENSIONS)
 
 
+@cache
+def _register_heif() -> None:
+    """Teach Pillow to read HEIF files."""
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener()
+
+
 def decode(data: bytes, *, channels: int = 3, shorter: int | None = None) -> Tensor:
     """(C, H, W) uint8, upright, transparency over white, 16 bits scaled to 8, in `channels` (1 or 3) channels."""
     from PIL import Image, UnidentifiedImageError
@@ -74,6 +86,8 @@ def decode(data: bytes, *, channels: int = 3, shorter: int | None = None) -> Ten
     if not data:
         raise DecodeError("the file is empty")
     try:
+        if HAS_HEIF:
+            _register_heif()
         with Image.open(io.BytesIO(data)) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise DecodeError(_too_large(f"{image.width} x {image.height}"))

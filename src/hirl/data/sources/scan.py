@@ -18,16 +18,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hirl.data.sources.cache import cache_folder
-from hirl.data.sources.decode import is_image_name
+from hirl.data.sources.decode import HEIF, is_image_name
 from hirl.data.sources.escape import one_line
 from hirl.files import atomic_write
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-_VERSION = 1
-# Besides images: files that identify a folder as another kind of set.
-_OTHER_KINDS = (".tar", ".tar.gz", ".tgz", ".parquet", "-ubyte", "-ubyte.gz")
+_VERSION = 2
+# Besides images: images that need another library, and files that identify a folder as another kind of set.
+_OTHER_KINDS = (*HEIF, ".tar", ".tar.gz", ".tgz", ".parquet", "-ubyte", "-ubyte.gz")
 _MARKS = ("dataset_dict.json", "dataset_info.json", "state.json")
 # File systems have coarse clocks: a folder changed this shortly before it was listed may change again without new
 # times, so such a listing is not reused.
