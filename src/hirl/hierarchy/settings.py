@@ -48,6 +48,10 @@ class Hierarchy:
         if self.head_layers < 1:
             raise ValueError(f"hierarchy.head_layers must be at least 1, not {self.head_layers}")
 
+    def resolved(self, N: int, epochs: int) -> Hierarchy:
+        """The settings with the defaults for N images and `epochs` epochs filled in."""
+        return replace(self, levels=self.levels_for(N), start_epoch=self.start_for(epochs))
+
     def levels_for(self, N: int) -> tuple[int, ...]:
         """Return the levels for N images: the given ones, if they fit, or suggested ones."""
         return check_levels(self.levels, N) if self.levels is not None else tuple(suggest_levels(N))

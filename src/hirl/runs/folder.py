@@ -216,6 +216,9 @@ class Run:
         return evaluate(self, *tasks, **options)
 
 
+FILLED_IN = ("hierarchy.levels", "hierarchy.start_epoch")  # null in runs of versions that stored no defaults
+
+
 def differences(old: Any, new: Any, name: str = "") -> list[str]:
     """Where two configurations differ, each as `name: old → new`."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -227,6 +230,8 @@ def differences(old: Any, new: Any, name: str = "") -> list[str]:
         ]
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         return [] if list(old) == list(new) else [f"{name}: {list(old)} → {list(new)}"]
+    if old is None and name in FILLED_IN:
+        return []
     return [] if old == new else [f"{name}: {old} → {new}"]
 
 

@@ -113,7 +113,7 @@ def pretrain(
     config = {
         "data": data_name if path is None else full_path(path),
         "method": method,
-        "hierarchy": hierarchy,
+        "hierarchy": None if hierarchy is None else hierarchy.resolved(len(images), epochs),
         "epochs": epochs,
         "batch_size": batch_size,
         "image_size": size,
