@@ -77,7 +77,7 @@ IDS = torch.tensor([0, 1, 1])
         ((UNIT, UNIT), (IDS[:2],), IDS, r"parents\[0\].*each of the 3 nodes.*not 2"),
         ((UNIT, UNIT[:1]), (IDS,), IDS, r"parents\[0\]\[1\] is 1, but there are 1 nodes"),
         ((UNIT, UNIT), (IDS.float(),), IDS, r"parents\[0\].*int64"),
-        ((UNIT,), (), IDS - 1, r"leaves\[0\] is -1"),
+        ((UNIT,), (), IDS - 2, r"leaves\[0\] is -2"),
         ((UNIT,), (), IDS * 3, r"leaves\[1\] is 3, but there are 3"),
         ((UNIT,), (), IDS[None], r"leaves.*one dimension"),
     ],
