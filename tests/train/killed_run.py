@@ -64,11 +64,11 @@ def arm(where: str, at: int) -> None:
                 die()
             return step(self, *arguments)
 
-        loop.Loop._step = stepped  # type: ignore[method-assign, assignment]
+        loop.Loop._step = stepped  # type: ignore[method-assign]
     elif where == "refresh":
-        refresh = loop.Loop._refresh
+        build_tree = loop.Loop._build_tree
 
-        def refreshed(self: Any, *arguments: Any) -> None:
+        def built(self: Any, *arguments: Any, **options: Any) -> None:
             start = self.observer.on_tree_start
 
             def on_tree_start(epoch: int) -> Any:
@@ -82,10 +82,10 @@ def arm(where: str, at: int) -> None:
                 return chunk
 
             self.observer.on_tree_start = on_tree_start
-            refresh(self, *arguments)
+            build_tree(self, *arguments, **options)
             self.observer.on_tree_start = start
 
-        loop.Loop._refresh = refreshed  # type: ignore[method-assign, assignment]
+        loop.Loop._build_tree = built  # type: ignore[method-assign]
     elif where == "checkpoint":
         save = torch.save
 

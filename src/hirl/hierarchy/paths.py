@@ -183,6 +183,25 @@ class SemanticPaths(nn.Module):
         self.tree = replace(tree, leaves=_leaves_by_index(tree.leaves, index, images, Ranks(group)))
         return self.tree
 
+    def reassign(
+        self,
+        features: Features,
+        *,
+        index: Tensor | None = None,
+        images: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> PrototypeTree:
+        """Keep the tree's prototypes and give each image the leaf nearest to its features, as `tree.assign` does.
+
+        The arguments are those of `refresh`. After a refresh with spherical K-means and the same features, nothing
+        changes.
+        """
+        if self.tree is None:
+            raise ValueError("there is no tree yet, and so no leaf: call refresh first")
+        leaves = _leaves_by_index(self.tree.assign(features), index, images, Ranks(group))
+        self.tree = replace(self.tree, leaves=leaves.to(self.tree.device))
+        return self.tree
+
     def get_extra_state(self) -> dict[str, Tensor]:
         return {} if self.tree is None else self.tree.tensors()
 
@@ -214,7 +233,7 @@ def _leaves_by_index(leaves: Tensor, index: Tensor | None, images: int | None, r
         N = sum(count for count, _ in gathered)
     else:
         N = 1 + max(last for _, last in gathered)
-        if images is not None and N > images:
+        if images is not None and images < N:
             raise ValueError(f"index reaches {N - 1}, but there are {images} images, counted from 0")
         N = N if images is None else images
     # One message of 4 bytes per image: a rank writes leaf + 1 at its own images and 0 elsewhere.

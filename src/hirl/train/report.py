@@ -118,13 +118,16 @@ class Reporter:
 
     def on_tree_start(self, epoch: int) -> TreeProgress | None:
         def progress(level: int, step: int, _done: int) -> None:
-            self.bar.update(self.task, status=f"clustering for epoch {epoch + 1}: level {level}, step {step}")
+            purpose = f"epoch {epoch + 1}" if epoch < self.plan.epochs else "the finished run"
+            self.bar.update(self.task, status=f"clustering for {purpose}: level {level}, step {step}")
 
         return progress
 
-    def on_tree_built(self, epoch: int, seconds: dict[str, float], tree: PrototypeTree) -> None:
+    def on_tree_built(
+        self, epoch: int, seconds: dict[str, float], tree: PrototypeTree, agreement: dict[str, float]
+    ) -> None:
         health = check_tree(tree)
-        figures = {f"seconds_{name}": value for name, value in seconds.items()} | health.figures
+        figures = {f"seconds_{name}": value for name, value in seconds.items()} | health.figures | agreement
         self._log(epoch * self.plan.steps_per_epoch, figures)
         self._warn(health.warnings)
         self._since = time.monotonic()  # the time of the steps does not include that of the tree
