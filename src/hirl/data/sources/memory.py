@@ -58,9 +58,10 @@ def in_memory(images: ImageSet, *, strict: bool = False, skipped: Skipped | None
 
 
 def open_in_memory(source: Any, *, split: str | None = None, channels: int = 3) -> ImageSet:
-    """`open_images`, read by `in_memory`; unreadable images are replaced with a warning."""
+    """`open_images`, read by `in_memory`; a warning reports unreadable images, which `readable` marks."""
     skipped = Skipped()
     images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
     if len(skipped):
-        warnings.warn(skipped.summary(images.name), stacklevel=2)
+        first = next(iter(skipped))
+        warnings.warn(f"{len(skipped)} of the images of {images.name} could not be read; the first: {first}", stacklevel=2)
     return images
