@@ -63,5 +63,7 @@ def open_in_memory(source: Any, *, split: str | None = None, channels: int = 3) 
     images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
     if len(skipped):
         first = next(iter(skipped))
-        warnings.warn(f"{len(skipped)} of the images of {images.name} could not be read; the first: {first}", stacklevel=2)
+        warnings.warn(
+            f"{len(skipped)} of the images of {images.name} could not be read; the first: {first}", stacklevel=2
+        )
     return images
