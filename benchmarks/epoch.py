@@ -28,7 +28,6 @@ from hirl.data.sources import ImageSet, open_images
 from hirl.data.sources.memory import in_memory
 from hirl.data.sources.subset import Subset
 from hirl.hierarchy.settings import Hierarchy
-from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Plan
 from hirl.recipes import recipe_names
 from hirl.train.loop import Loop
@@ -63,7 +62,7 @@ class Stopwatch(SilentObserver):
 
         setattr(owner, name, timed)
 
-    def on_tree_built(self, _epoch: int, seconds: dict[str, float], _tree: PrototypeTree) -> None:  # type: ignore[override]
+    def on_tree_built(self, _epoch: int, seconds: dict[str, float], *_: object) -> None:  # type: ignore[override]
         for stage, taken in seconds.items():
             self.seconds[stage] += taken
 

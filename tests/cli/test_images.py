@@ -25,11 +25,11 @@ def test_images_lists_the_classes_of_a_folder(photos: Path, capsys: pytest.Captu
     assert "exists already" in capsys.readouterr().err
 
 
-def test_unreadable_images_are_replaced_and_listed(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreadable_images_are_crossed_out_and_listed(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (photos / "cats" / "tabby" / "1.png").write_bytes(b"broken")
     assert main(["images", str(photos), "--out", str(photos.parent / "sheet.png")]) == 0
     shown = capsys.readouterr().out
-    assert "Unreadable images, each replaced by the next readable one: 1" in shown
+    assert "Unreadable images, crossed out on the sheet: 1" in shown
     assert "tabby/1.png" in shown
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from hirl.data.loader import EvaluationLoader, Loader
-from hirl.data.sources import BadImage, ImageSet, open_images
+from hirl.data.sources import BadImage, ImageSet, in_memory, open_images
+from hirl.data.sources.subset import Subset
 from hirl.data.views import Blur, Jitter, View, multi_crop
 from hirl.data.views.render import Batch, ViewRenderer, join
 from hirl.methods import IBOT, SwAV
@@ -244,6 +245,37 @@ def test_evaluation_matches_torchvision(files: ImageSet, workers: int) -> None:
     )
     expected = torch.stack([reference(files.read(index)) for index in range(22)])
     torch.testing.assert_close(torch.cat([batch.views[0] for batch in batches]), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_evaluation_marks_what_cannot_be_read(files: ImageSet, workers: int) -> None:
+    spoil(files, 5, 6, 21)
+    loader = EvaluationLoader(files, size=32, batch_size=8, workers=workers)
+    batches = list(loader)
+    assert (~torch.cat([batch.readable for batch in batches])).nonzero().flatten().tolist() == [5, 6, 21]
+    some = list(loader.batches(np.array([4, 5, 9])))
+    assert torch.cat([batch.readable for batch in some]).tolist() == [True, False, True]
+    assert some[0].index.tolist() == [4, 7, 9]
+
+
+def test_a_set_in_memory_knows_what_could_not_be_read(tmp_path: Path) -> None:
+    """Training counts the stand-in under its own index, evaluation marks it, as with files."""
+    for number in range(12):
+        pixels = np.random.default_rng(number).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"{number:02d}.png")
+    for number in (4, 5, 11):
+        (tmp_path / f"{number:02d}.png").write_bytes(b"broken")
+    held = in_memory(open_images(tmp_path))
+    assert held.pixels is not None
+    for images, bad in ((held, [4, 5, 11]), (Subset(held, torch.tensor([0, 5, 7, 11])), [1, 3])):
+        loader = Loader(images, VIEWS, batch_size=len(images))
+        (batch,) = epoch_of(loader)
+        assert not set(batch.index.tolist()) & set(bad)
+        (shown,) = EvaluationLoader(images, size=32)
+        assert (~shown.readable).nonzero().flatten().tolist() == bad
+    assert Loader(Subset(held, torch.tensor([5, 7])), VIEWS, batch_size=2).renderer._actual.tolist() == [1, 1]  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="None of the 1 images can be read"):
+        EvaluationLoader(Subset(held, torch.tensor([5])), size=32)
 
 
 def test_evaluation_of_small_arrays_changes_nothing_but_the_range(memory: ImageSet) -> None:

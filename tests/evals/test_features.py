@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from hirl.data import Shapes, open_images
+from hirl.data import Shapes, open_images, open_in_memory
 from hirl.data.loader import normalisation
 from hirl.data.sources.identity import image_identity
 from hirl.data.sources.image_set import ImageSet
@@ -45,7 +47,7 @@ def test_features_are_in_order_and_the_network_is_unchanged(shapes: Shapes) -> N
     calls: list[tuple[int, int]] = []
     found = extract_features(
         network, shapes, PLAIN, task="colours", progress=lambda _, done, total: calls.append((done, total))
-    )
+    ).rows
     expected = shapes.pixels.float().div(255).mean((2, 3)) / (1 + network.norm.eps) ** 0.5
     torch.testing.assert_close(found, expected)
     assert network.training
@@ -111,16 +113,25 @@ def test_a_changed_file_of_a_folder_changes_its_image_identity(tmp_path: Path) -
     assert image_identity(open_images(tmp_path)) != before
 
 
-def test_an_unreadable_image_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [(200, 160), (20, 16)])  # files, and small images read into memory
+def test_an_unreadable_image_has_no_features_and_is_reported(size: tuple[int, int], tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
     for number in range(4):
-        Image.new("RGB", (200, 160), (60 * number, 10, 10)).save(tmp_path / f"{number}.png")
-    (tmp_path / "2.png").write_bytes(b"broken")
-    images = open_images(tmp_path)
-    with pytest.warns(UserWarning, match="1 of the 4 images .* could not be read"):
-        found = extract_features(
-            Mean(), images, Preprocessing(16, PLAIN.normalisation, workers=0), task="", progress=no_progress
-        )
-    assert torch.equal(found[2], found[3])
+        Image.new("RGB", size, (60 * number, 10, 10)).save(tmp_path / "photos" / f"{number}.png")
+    (tmp_path / "photos" / "2.png").write_bytes(b"broken")
+    preprocessing, encoder = Preprocessing(16, PLAIN.normalisation, workers=0), Encoder("mean", Mean(), "a", {})
+    for _ in range(2):  # the second time from the cache
+        extractor = Extractor(encoder, preprocessing, FeatureCache(tmp_path / "cache"), progress=no_progress)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            images = open_in_memory(tmp_path / "photos")
+            found, readable = extractor.features(images), extractor.readable(images)
+        (message,) = [str(warning.message) for warning in caught]
+        assert re.search(r"1 of the .*images .* could not be read .*2\.png", message)
+        assert readable.tolist() == [True, True, False, True]
+        assert found[2].isnan().all()
+        assert found[readable].isfinite().all()
+        torch.testing.assert_close(found[3] - found[1], torch.tensor([120 / 255, 0.0, 0.0]), rtol=0, atol=1e-4)
 
 
 def test_features_that_are_not_finite_are_refused(shapes: Shapes) -> None:

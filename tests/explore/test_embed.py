@@ -28,7 +28,8 @@ def photos(tmp_path: Path) -> Path:
 def test_arrays_are_the_runs_own(runs: dict[str, Run], photos: Path) -> None:
     run = runs["hirl"]
     arrays = embed(run, photos, device="cpu", quiet=True)
-    assert list(arrays) == ["image", "features", "z0", "z1", "z2", "path", "labels", "classes_0", "classes_1"]
+    names = ["image", "readable", "features", "z0", "z1", "z2", "path", "labels", "classes_0", "classes_1"]
+    assert list(arrays) == names
     assert arrays["image"][0].endswith("cats/persian/0.png")
     assert arrays["features"].shape == (9, 16)
     assert arrays["z2"].shape == (9, 16)
@@ -60,7 +61,8 @@ def test_files_hold_the_arrays(
             assert all(np.array_equal(found[name], array) for name, array in expected.items())
     else:
         table = parquet.read_table(out)
-        assert table.column_names == ["image", "features", "z0", "z1", "z2", "path", "label_0", "label_1"]
+        names = ["image", "readable", "features", "z0", "z1", "z2", "path", "label_0", "label_1"]
+        assert table.column_names == names
         for name in ("z1", "path"):
             assert np.array_equal(np.array(table[name].to_pylist(), dtype=expected[name].dtype), expected[name])
         assert table["label_0"].to_pylist()[0] == "persian"

@@ -52,6 +52,30 @@ def test_the_loss_is_that_of_the_stored_leaves(paths: SemanticPaths, features: t
     assert all(p.grad is not None and bool(p.grad.any()) for p in paths.parameters())
 
 
+def test_an_image_without_features_is_not_in_the_tree_and_not_in_the_loss(
+    paths: SemanticPaths, features: torch.Tensor
+) -> None:
+    rows = torch.tensor([row for row in range(100) if row not in (3, 99)])
+    tree = paths.refresh(features[rows], index=rows, images=100)
+    assert (tree.leaves == -1).nonzero().flatten().tolist() == [3, 99]
+    assert tree.count == 98
+    index = torch.tensor([3, 7, 50, 99])
+    z0 = torch.randn(4, 8)
+    loss = paths.eval()(z0, index)
+    expected = spd_loss(paths.encode(z0)[1:3], tree, tree.leaves[index[1:3]], negatives=None)
+    assert float(loss) == pytest.approx(float(expected))
+    assert float(paths(z0[:1], index[:1])) == 0
+    copied = SemanticPaths(dim=8, levels=LEVELS)
+    copied.load_state_dict(paths.state_dict())
+    assert copied.tree is not None
+    assert torch.equal(copied.tree.leaves, tree.leaves)
+    again = paths.reassign(features, index=torch.arange(100), images=100)
+    assert torch.equal(again.leaves, tree.assign(features))
+    for wrong in ({"images": 50, "index": rows}, {"images": 100}):
+        with pytest.raises(ValueError, match=r"index reaches 98|images needs index"):
+            paths.refresh(features[rows], **wrong)
+
+
 def test_a_target_finds_the_leaf_and_takes_no_gradient(paths: SemanticPaths, features: torch.Tensor) -> None:
     tree = paths.refresh(features)
     z0, target = torch.randn(6, 8), torch.randn(6, 8, requires_grad=True)

@@ -45,6 +45,23 @@ def test_it_answers_what_lies_where(tree: PrototypeTree) -> None:
     assert repr(tree) == "PrototypeTree(levels=(5, 3, 2), dim=4, images=7)"
 
 
+def test_images_without_a_leaf_are_in_no_node(tree: PrototypeTree, tmp_path: Path) -> None:
+    """As images that could not be read."""
+    leaves = tree.leaves.clone()
+    leaves[[1, 5]] = -1
+    PrototypeTree(tree.prototypes, tree.parents, leaves).save(tmp_path / "tree")
+    loaded = PrototypeTree.load(tmp_path / "tree")
+    assert torch.equal(loaded.leaves, leaves)
+    assert loaded.count == 5
+    assert loaded.image_paths[[0, 1, 5]].tolist() == [[4, 0, 1], [-1, -1, -1], [-1, -1, -1]]
+    assert [loaded.sizes(level).tolist() for level in range(3)] == [[1, 1, 1, 0, 2], [4, 1, 0], [1, 4]]
+    assert loaded.images(0, 4).tolist() == [0, 6]
+    assert loaded.images(2, 1).tolist() == [0, 2, 4, 6]
+    assert repr(loaded) == "PrototypeTree(levels=(5, 3, 2), dim=4, images=5)"
+    with pytest.raises(ValueError, match="there is no leaf -1"):
+        loaded.path(loaded.leaves)
+
+
 def test_new_images_get_the_leaf_of_largest_cosine(tree: PrototypeTree) -> None:
     features = torch.randn(50, 4) * torch.rand(50, 1) * 100
     expected = F.cosine_similarity(features[:, None], tree.prototypes[0][None], dim=-1).argmax(1)
@@ -77,7 +94,7 @@ IDS = torch.tensor([0, 1, 1])
         ((UNIT, UNIT), (IDS[:2],), IDS, r"parents\[0\].*each of the 3 nodes.*not 2"),
         ((UNIT, UNIT[:1]), (IDS,), IDS, r"parents\[0\]\[1\] is 1, but there are 1 nodes"),
         ((UNIT, UNIT), (IDS.float(),), IDS, r"parents\[0\].*int64"),
-        ((UNIT,), (), IDS - 1, r"leaves\[0\] is -1"),
+        ((UNIT,), (), IDS - 2, r"leaves\[0\] is -2"),
         ((UNIT,), (), IDS * 3, r"leaves\[1\] is 3, but there are 3"),
         ((UNIT,), (), IDS[None], r"leaves.*one dimension"),
     ],

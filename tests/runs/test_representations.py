@@ -31,7 +31,7 @@ def test_representations_are_what_training_would_make_of_the_images(runs: dict[s
         run = runs[arm]
         found = extract_features(
             load_trained(run), images, Preprocessing(16, normalisation(images)), task="z", progress=no_progress
-        )
+        ).rows
         assert found.shape == (144, count, 16)
         state = load_checkpoint(run.checkpoint_file)["joint"]
         network = load_trained(run)

@@ -48,7 +48,10 @@ def die() -> None:
 
 
 def arm(where: str, at: int) -> None:
-    """Kill the process at the `at`-th step or clustering chunk, or in the middle of writing the `at`-th checkpoint."""
+    """Kill the process at the `at`-th step or clustering chunk, or in the middle of writing the `at`-th checkpoint.
+
+    At the end: before the final tree (0), after it was built but before it was saved (1), or after it was saved (2).
+    """
     count = 0
 
     def counted() -> bool:
@@ -66,9 +69,9 @@ def arm(where: str, at: int) -> None:
 
         loop.Loop._step = stepped  # type: ignore[method-assign, assignment]
     elif where == "refresh":
-        refresh = loop.Loop._refresh
+        build_tree = loop.Loop._build_tree
 
-        def refreshed(self: Any, *arguments: Any) -> None:
+        def built(self: Any, *arguments: Any, **options: Any) -> None:
             start = self.observer.on_tree_start
 
             def on_tree_start(epoch: int) -> Any:
@@ -82,10 +85,23 @@ def arm(where: str, at: int) -> None:
                 return chunk
 
             self.observer.on_tree_start = on_tree_start
-            refresh(self, *arguments)
+            build_tree(self, *arguments, **options)
             self.observer.on_tree_start = start
 
-        loop.Loop._refresh = refreshed  # type: ignore[method-assign, assignment]
+        loop.Loop._build_tree = built  # type: ignore[method-assign]
+    elif where == "end":
+        point = ("finish", "_build_tree", "finish")[at]
+        original = getattr(loop.Loop, point)
+
+        def ended(self: Any, *arguments: Any) -> None:
+            last = self.step == self.plan.steps
+            if last and at == 0:
+                die()
+            original(self, *arguments)
+            if last:
+                die()
+
+        setattr(loop.Loop, point, ended)
     elif where == "checkpoint":
         save = torch.save
 

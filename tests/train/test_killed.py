@@ -109,6 +109,9 @@ def killed_and_continued(run: Runs, method: str, folder: Path, where: str, at: i
         ("MoCoV3", "step", 9),
         ("DINO", "checkpoint", 3),
         ("IBOT", "refresh", 6),
+        ("MoCoV2", "end", 0),
+        ("MoCoV2", "end", 1),
+        ("MoCoV2", "end", 2),
     ],
 )
 def test_killed_once(method: str, where: str, at: int, tmp_path: Path, run: Runs, untouched: Untouched) -> None:

@@ -70,7 +70,7 @@ def test_a_run_folder_explains_itself(finished: Run, shapes: Shapes) -> None:
     assert started[0]["versions"]["torch"] == version("torch")
     lines = list(finished.metrics())
     assert {"loss_image", "loss_spd", "images_per_second", "waiting_for_data", "lr"} <= set(lines[0])
-    assert any("knn_level_2" in line for line in lines)
+    assert any({"knn_train_level_2", "majority_train_level_2"} <= line.keys() for line in lines)
     assert any("seconds_kmeans" in line for line in lines)
     assert finished.finished
     assert finished.tree.levels == (12, 4)
@@ -155,6 +155,8 @@ def test_an_unlabelled_folder_with_a_bad_file(tmp_path: Path) -> None:
     options = OPTIONS | {"image_size": 16, "workers": 0}
     run = pretrain(str(photos), moco(), Hierarchy(levels=(6, 2), start_epoch=1), out=tmp_path / "run", **options)
     assert "07.png" in run.skipped_file.read_text()
+    assert run.tree.leaves[7] == -1
+    assert int(run.tree.sizes(0).sum()) == run.tree.count == 39
     assert not any(name.startswith("knn") for line in run.metrics() for name in line)
     assert len(run.tree.leaves) == 40
 
@@ -319,4 +321,6 @@ def test_unreadable_small_images_are_listed_and_reported(tmp_path: Path, capsys:
     assert [line.split("\t")[0] for line in run.skipped_file.read_text().splitlines()] == ["7"]
     assert "1 of the images of" in capsys.readouterr().out
     with pytest.warns(UserWarning, match=r"1 of the images of .*07\.png"):
-        embed(run, quiet=True)
+        arrays = embed(run, quiet=True)
+    assert np.flatnonzero(~arrays["readable"]).tolist() == [7]
+    assert np.isnan(arrays["features"][7]).all()

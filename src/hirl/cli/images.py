@@ -38,7 +38,7 @@ def run_images(config: Namespace) -> None:
     if config.out is not None:
         skipped = Skipped()
         save_sheet(class_sheet(images, tile=config.tile, columns=config.columns, skipped=skipped), config.out)
-        print_skipped(skipped)
+        print_skipped(skipped, "crossed out on the sheet")
 
 
 IMAGES = Command("images", "list the classes of a set of images, and draw a contact sheet", images_options, run_images)

@@ -17,6 +17,8 @@ from hirl.runs.faults import find_faults
 from hirl.runs.folder import Run
 
 MARKS = ("config.yaml", "metrics.jsonl", "last.ckpt")  # a folder with any of them is a run, though it may be broken
+# The finest level: on the val part, on a fifth of the training images, and the latter in runs of earlier versions.
+KNN = ("knn_val_level_0", "knn_train_level_0", "knn_level_0")
 
 
 def runs_options(parser: ArgumentParser) -> None:
@@ -40,7 +42,7 @@ def list_runs(folder: Path) -> None:
         run = Run(place)
         lines = list(run.metrics())
         last = [_last(lines, name) for name in ("loss_image", "loss_spd")]
-        knn = _last(lines, "knn_level_0")
+        knn = next((value for name in KNN if (value := _last(lines, name)) is not None), None)
         cells = [(f"{value:.4f}" if value else "") for value in last] + ["" if knn is None else f"{knn:.1%}"]
         table.add_row(escape(str(place.relative_to(folder))), _state(run, lines), *cells)
     Console().print(table)

@@ -45,8 +45,8 @@ def save_sheet(sheet: Image, out: Path) -> None:
     print(f"Contact sheet of {sheet.width} × {sheet.height} pixels written to {out}")
 
 
-def print_skipped(skipped: Skipped) -> None:
+def print_skipped(skipped: Skipped, fate: str = "each replaced by the next readable one") -> None:
     if len(skipped):
-        print(f"Unreadable images, each replaced by the next readable one: {len(skipped)}")
+        print(f"Unreadable images, {fate}: {len(skipped)}")
         for bad in skipped:
             print(f"  {bad}")

@@ -229,7 +229,10 @@ class Loader(_Batches):
 
 
 class EvaluationLoader(_Batches):
-    """Each image once, in order: resized, centre-cropped, normalised. Each rank takes every world_size-th image."""
+    """Each image once, in order: resized, centre-cropped, normalised. Each rank takes every world_size-th image.
+
+    The row of an image that cannot be read shows another one: `batch.readable` is False there.
+    """
 
     def __init__(
         self,
@@ -279,5 +282,9 @@ class EvaluationLoader(_Batches):
         return -(-len(self.indices) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        starts = range(0, len(self.indices), self.batch_size)
-        yield from self._run([self.indices[start : start + self.batch_size] for start in starts], 0)
+        return self.batches(self.indices)
+
+    def batches(self, indices: Ints) -> Iterator[Batch]:
+        """Yield the images at `indices` alone, in that order."""
+        starts = range(0, len(indices), self.batch_size)
+        yield from self._run([indices[start : start + self.batch_size] for start in starts], 0)

@@ -33,12 +33,15 @@ class Needs:
     labels: labels in every part that is opened
     run: the tree and the heads of the run, where there is a run; its result then depends on them
     feature_maps: an encoder with dense feature maps, see `hirl.backbones.feature_maps`
+    features: features of the images. Images that cannot be read are then left out of every part, so that features and
+        labels have the same rows; otherwise the evaluation reads the images itself, and leaves them out itself
     """
 
     train: bool = True
     labels: bool = False
     run: bool = False
     feature_maps: bool = False
+    features: bool = True
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
 from hirl.evals.labels import labels_of_part, level_names
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.metrics.clustering import clustering_accuracy, mutual_information
+from hirl.metrics.majority import majority_share
 from hirl.terminal.figures import Figure, share
 
 
@@ -48,7 +49,8 @@ class Clustering(Evaluation):
             truth = labels[:, level]
             found = {"accuracy": clustering_accuracy(clusters, truth)} | mutual_information(clusters, truth)
             figures = {figure: share(value) for figure, value in found.items()}
-            rows.append({"labels": name, "clusters": classes} | figures)
+            majority = {"majority": share(majority_share(truth))}
+            rows.append({"labels": name, "clusters": classes} | figures | majority)
             headline |= {f"{figure}, {name}": value for figure, value in figures.items()}
         subject.progress("clustering", labels.shape[1], labels.shape[1])
         return Result(headline=headline, rows=rows)

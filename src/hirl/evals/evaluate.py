@@ -16,6 +16,7 @@ from torch import Tensor
 from hirl import evals
 from hirl.backbones import feature_maps
 from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.subset import Subset
 from hirl.evals.base import Evaluation, Part, Result, Subject
 from hirl.evals.extractor import Extractor, Preprocessing, preprocessing_for
 from hirl.evals.feature_cache import FeatureCache
@@ -141,6 +142,8 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
             return known
     if folder is not None and protocol is not None:
         subject = replace(subject, folder=result_file(folder, protocol).with_suffix(""))
+    if task.needs.features:
+        subject = _without_unreadable(subject, extractor)
     with _errors_named(task):
         result = task.run(subject)
     if folder is not None and protocol is not None:
@@ -193,6 +196,20 @@ def _subject(extractor: Extractor, parts: dict[Part, ImageSet], tree: PrototypeT
         device=preprocessing.device,
         workers=preprocessing.workers,
         progress=extractor.progress,
+    )
+
+
+def _without_unreadable(subject: Subject, extractor: Extractor) -> Subject:
+    """The subject without the images that cannot be read: their rows of features and labels are dropped."""
+    rows = {part: extractor.readable(images).nonzero().flatten() for part, images in subject.parts.items()}
+    if all(len(rows[part]) == len(images) for part, images in subject.parts.items()):
+        return subject
+    representations = subject.representations
+    return replace(
+        subject,
+        parts={part: Subset(images, rows[part]) for part, images in subject.parts.items()},
+        features=lambda part: subject.features(part)[rows[part]],
+        representations=None if representations is None else lambda part: representations(part)[rows[part]],
     )
 
 

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from hirl.data.loader import EvaluationLoader, normalisation
+from hirl.data.sources.escape import one_line
 from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
 from hirl.evals.base import CPU
-from hirl.evals.feature_cache import FeatureCache
+from hirl.evals.feature_cache import FeatureCache, ImageFeatures
 from hirl.methods.base import Method
 from hirl.runs.open_encoder import Encoder
 from hirl.runs.representations import Trained, load_trained
@@ -77,7 +78,8 @@ class Extractor:
         self._method = method
         self._trained: Trained | None = None
         self._identities: dict[ImageSet, dict[str, Any]] = {}
-        self._computed: dict[tuple[str, ImageSet], Tensor] = {}
+        self._reported: set[ImageSet] = set()
+        self._computed: dict[tuple[str, ImageSet], ImageFeatures] = {}
 
     def identity(self, images: ImageSet) -> dict[str, Any]:
         """`image_identity`, computed once: it looks at every file."""
@@ -86,12 +88,19 @@ class Extractor:
         return self._identities[images]
 
     def features(self, images: ImageSet) -> Tensor:
-        """(N, width): the encoder's pooled features."""
-        return self._get("features", images, lambda: (self.network, self.encoder.sha256))
+        """(N, width): the encoder's pooled features; NaN for an image that cannot be read."""
+        return self._pooled(images).rows
+
+    def readable(self, images: ImageSet) -> Tensor:
+        """(N,) bool: which images could be read when their features were computed."""
+        return self._pooled(images).readable
 
     def representations(self, images: ImageSet) -> Tensor:
-        """(N, 1 + L, D): z⁰…zᴸ by the run's heads, which are loaded when they are first needed."""
-        return self._get("representations", images, self._heads)
+        """(N, 1 + L, D): z⁰…zᴸ by the run's heads, loaded when first needed; NaN for an image that cannot be read."""
+        return self._get("representations", images, self._heads).rows
+
+    def _pooled(self, images: ImageSet) -> ImageFeatures:
+        return self._get("features", images, lambda: (self.network, self.encoder.sha256))
 
     def _heads(self) -> tuple[nn.Module, str]:
         assert self.encoder.run is not None
@@ -99,11 +108,11 @@ class Extractor:
             self._trained = load_trained(self.encoder.run, method=self._method).to(self.preprocessing.device)
         return self._trained, self._trained.sha256
 
-    def _get(self, kind: str, images: ImageSet, find: Callable[[], tuple[nn.Module, str]]) -> Tensor:
+    def _get(self, kind: str, images: ImageSet, find: Callable[[], tuple[nn.Module, str]]) -> ImageFeatures:
         if (kind, images) not in self._computed:
             network, sha256 = find()
 
-            def compute() -> Tensor:
+            def compute() -> ImageFeatures:
                 task = f"{kind} of {images.name}"
                 return extract_features(network, images, self.preprocessing, task=task, progress=self.progress)
 
@@ -117,39 +126,51 @@ class Extractor:
                     "images": self.identity(images),
                 }
                 self._computed[kind, images] = self.cache.get_or_compute(kind, key, compute)
+            self._warn(images, self._computed[kind, images].readable)
         return self._computed[kind, images]
+
+    def _warn(self, images: ImageSet, readable: Tensor) -> None:
+        """Report the images without features, also of features that were cached; once per set.
+
+        Those of a set in memory were reported when it was read.
+        """
+        if not readable.all() and images.readable is None and images not in self._reported:
+            self._reported.add(images)
+            first = images.path(int((~readable).nonzero()[0]))
+            warnings.warn(
+                f"{int((~readable).sum())} of the {len(images):,} images of {images.name} could not be read and have "
+                f"no features; the first: {one_line(first)}",
+                stacklevel=2,
+            )
 
 
 @torch.no_grad()
 def extract_features(
     network: nn.Module, images: ImageSet, preprocessing: Preprocessing, *, task: str, progress: Progress
-) -> Tensor:
-    """(N, …): the network's output for every image in order, computed in eval mode, on the CPU."""
+) -> ImageFeatures:
+    """The network's output for every image in order, computed in eval mode, on the CPU."""
     loader = preprocessing.loader(images)
     training = network.training
     network.eval()
     features: Tensor | None = None
+    readable = torch.ones(len(images), dtype=torch.bool)
     done = 0
     for batch in loader:
         output = network(batch.views[0]).float().cpu()
         if features is None:
             features = torch.empty(len(images), *output.shape[1:])
+        output[~batch.readable] = torch.nan
         features[done : done + len(output)] = output
+        readable[done : done + len(output)] = batch.readable
         done += len(output)
         progress(task, done, len(images))
     network.train(training)
     assert features is not None  # a loader has at least one image
-    if len(loader.skipped):
-        warnings.warn(
-            f"{len(loader.skipped)} of the {len(images):,} images of {images.name} could not be read and were replaced "
-            f"by the next readable one; the first: {next(iter(loader.skipped))}",
-            stacklevel=2,
-        )
-    unsound = ~features.flatten(1).isfinite().all(1)
+    unsound = ~features.flatten(1).isfinite().all(1) & readable
     if unsound.any():
         first = int(unsound.nonzero()[0])
         raise ValueError(
             f"the network gives features that are NaN or infinite for {int(unsound.sum()):,} of the {len(images):,} "
             f"images of {images.name}, the first being {images.path(first)}: its weights are not sound"
         )
-    return features
+    return ImageFeatures(features, readable)

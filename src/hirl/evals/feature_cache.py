@@ -7,13 +7,22 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from hirl.files import atomic_write
 
-FORMAT = "hirl features 1"  # part of the key: raise it whenever the same images would be preprocessed differently
+# Part of the key: raise it whenever the same images would be preprocessed differently. Since 2, images that could not
+# be read are marked, rather than given another image's features.
+FORMAT = "hirl features 2"
+
+
+class ImageFeatures(NamedTuple):
+    """Features of a set of images."""
+
+    rows: Tensor  # (N, …); NaN for an image that could not be read
+    readable: Tensor  # (N,) bool
 
 
 @dataclass(frozen=True)
@@ -22,7 +31,7 @@ class FeatureCache:
 
     folder: Path | None
 
-    def get_or_compute(self, kind: str, key: dict[str, Any], compute: Callable[[], Tensor]) -> Tensor:
+    def get_or_compute(self, kind: str, key: dict[str, Any], compute: Callable[[], ImageFeatures]) -> ImageFeatures:
         """The features cached for this key, or those that `compute` gives now.
 
         kind: what they are, "features" or "representations"; the start of the file's name
@@ -39,11 +48,12 @@ class FeatureCache:
             features = compute()
             self.folder.mkdir(parents=True, exist_ok=True)
             with atomic_write(file) as aside:
-                save_file({"features": features.contiguous()}, aside, metadata={"about": about})
+                tensors = {"features": features.rows.contiguous(), "readable": features.readable}
+                save_file(tensors, aside, metadata={"about": about})
         return features
 
 
-def _read(file: Path, about: str) -> Tensor | None:
+def _read(file: Path, about: str) -> ImageFeatures | None:
     """The features in a file with exactly this key; None if there is no such file or it is damaged."""
     from safetensors import SafetensorError, safe_open
 
@@ -51,6 +61,8 @@ def _read(file: Path, about: str) -> Tensor | None:
         return None
     try:
         with safe_open(file, framework="pt") as opened:
-            return opened.get_tensor("features") if (opened.metadata() or {}).get("about") == about else None
+            if (opened.metadata() or {}).get("about") != about:
+                return None
+            return ImageFeatures(opened.get_tensor("features"), opened.get_tensor("readable"))
     except SafetensorError:
         return None

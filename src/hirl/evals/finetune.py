@@ -40,7 +40,7 @@ class FineTune(Evaluation):
 
     @property
     def needs(self) -> Needs:
-        return Needs(labels=True)
+        return Needs(labels=True, features=False)
 
     def run(self, subject: Subject) -> Result:
         official = {"cnn": FINE_TUNE_CNN, "vit": FINE_TUNE_VIT}[self._family(subject)]

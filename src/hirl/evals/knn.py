@@ -8,6 +8,7 @@ from typing import ClassVar
 from hirl.evals.base import Evaluation, Needs, Result, Row, Subject
 from hirl.evals.labels import labels_of, level_names
 from hirl.metrics.knn import KS, TEMPERATURE, check_knn, knn_accuracy
+from hirl.metrics.majority import majority_share
 from hirl.terminal.figures import share
 
 
@@ -42,7 +43,13 @@ class KNN(Evaluation):
         names = level_names(subject.test)
         best = found.argmax(0).tolist()
         rows: list[Row] = [
-            {"labels": name, "K": k, "accuracy": share(float(found[place, level])), "best": place == best[level]}
+            {
+                "labels": name,
+                "K": k,
+                "accuracy": share(float(found[place, level])),
+                "majority": share(majority_share(test_labels[:, level])),
+                "best": place == best[level],
+            }
             for level, name in enumerate(names)
             for place, k in enumerate(self.ks)
         ]

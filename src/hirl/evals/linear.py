@@ -15,6 +15,7 @@ from hirl.evals.logistic import Regressions, fit
 from hirl.evals.sampling import held_out
 from hirl.evals.settings import LINEAR, TrainingSettings
 from hirl.evals.supervised import Classifier, learn, predict
+from hirl.metrics.majority import majority_share
 from hirl.terminal.figures import share
 
 HELD_OUT = 0.1  # share of the training images that the rate is chosen on
@@ -50,7 +51,7 @@ class Linear(Evaluation):
 
     @property
     def needs(self) -> Needs:
-        return Needs(labels=True)
+        return Needs(labels=True, features=self.setting == "fast")
 
     def run(self, subject: Subject) -> Result:
         train_labels, test_labels = labels_of(subject)
@@ -76,9 +77,11 @@ class Linear(Evaluation):
         # The encoder is frozen, so one pass trains the classifiers of all levels without any effect on each other.
         learn(classifier, subject.train, train_labels, settings, subject=subject, task=self.name)
         predictions, index = predict(classifier, subject.test, subject=subject, task=self.name)
-        accuracy = (predictions == test_labels[index]).double().mean(0)  # (levels,)
+        test_labels = test_labels[index]  # of those that could be read
+        accuracy = (predictions == test_labels).double().mean(0).tolist()  # (levels,)
         features = "pooled, joined with the mean patch token" if classifier.mean_patch else "pooled"
-        return _result(subject, accuracy.tolist(), [{}] * len(classes), settings.effective | {"features": features})
+        chosen = settings.effective | {"features": features}
+        return _result(subject, test_labels, accuracy, [{}] * len(classes), chosen)
 
     def _fast(self, subject: Subject, train_labels: Tensor, test_labels: Tensor) -> Result:
         tried = self._tried()
@@ -107,7 +110,7 @@ class Linear(Evaluation):
             "rates": {level_name(subject.train, level): row for level, row in enumerate(chosen)},
             "held_out": int(validation.sum()),
         }
-        return _result(subject, accuracies, chosen, settings)
+        return _result(subject, test_labels, accuracies, chosen, settings)
 
     def _tried(self) -> list[tuple[float, float]]:
         """(rate, weight decay), the lowest rates first."""
@@ -140,10 +143,16 @@ class Linear(Evaluation):
         )
 
 
-def _result(subject: Subject, accuracies: list[float], more: list[dict[str, Any]], chosen: dict[str, Any]) -> Result:
+def _result(
+    subject: Subject,
+    test_labels: Tensor,
+    accuracies: list[float],
+    more: list[dict[str, Any]],
+    chosen: dict[str, Any],
+) -> Result:
     headline = {name: share(value) for name, value in zip(level_names(subject.test), accuracies, strict=True)}
     rows: list[Row] = [
-        {"labels": name, "accuracy": accuracy} | extra
-        for (name, accuracy), extra in zip(headline.items(), more, strict=True)
+        {"labels": name, "accuracy": accuracy, "majority": share(majority_share(test_labels[:, level]))} | extra
+        for level, ((name, accuracy), extra) in enumerate(zip(headline.items(), more, strict=True))
     ]
     return Result(headline, rows, chosen)

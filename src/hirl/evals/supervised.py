@@ -116,7 +116,10 @@ def learn(
 
 @torch.no_grad()
 def predict(classifier: Classifier, images: ImageSet, *, subject: Subject, task: str) -> tuple[Tensor, Tensor]:
-    """The classifiers' predictions for centre-cropped images, (N, heads), and the indices of the images, (N,)."""
+    """The classifiers' predictions for centre-cropped images, (n, heads), and the indices of the images, (n,).
+
+    Images that cannot be read are left out.
+    """
     loader = EvaluationLoader(
         images,
         size=subject.image_size,
@@ -128,7 +131,8 @@ def predict(classifier: Classifier, images: ImageSet, *, subject: Subject, task:
     classifier.eval()
     predictions, index = [], []
     for done, batch in enumerate(loader):
-        predictions.append(torch.stack([logits.argmax(1) for logits in classifier(batch.views[0])], dim=1).cpu())
-        index.append(batch.index.cpu())
+        found = torch.stack([logits.argmax(1) for logits in classifier(batch.views[0])], dim=1).cpu()
+        predictions.append(found[batch.readable])
+        index.append(batch.index.cpu()[batch.readable])
         subject.progress(f"{task}: test", done + 1, len(loader))
     return torch.cat(predictions), torch.cat(index)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hirl.data.sources.image_set import ImageSet
-from hirl.data.sources.skipped import Skipped, read_or_replace
+from hirl.data.sources.image_set import BadImage, ImageSet
+from hirl.data.sources.skipped import Skipped
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -22,7 +22,7 @@ MOST_CLASSES = 200  # rows; a longer sheet is of little use
 def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: Skipped | None = None) -> Image.Image:
     """Draw the first `columns` images of each of the finest classes.
 
-    An unreadable image is replaced by the next readable one and recorded in `skipped`.
+    An unreadable image is a crossed-out tile and recorded in `skipped`.
     """
     from PIL import Image, ImageDraw, ImageFont
 
@@ -53,8 +53,15 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: 
             y = top + _HEAD + row * (tile + _GAP)
             pen.text((x, y + tile // 2), name if len(name) < 22 else f"{name[:20]}…", _FAINT, plain, anchor="lm")
             for column, index in enumerate(indices):
-                image, _ = read_or_replace(images, index, skipped=skipped, shorter=tile)
-                sheet.paste(_square(image, tile), (x + _TEXT + column * (tile + _GAP), y))
+                left = x + _TEXT + column * (tile + _GAP)
+                try:
+                    sheet.paste(_square(images.read(index, shorter=tile), tile), (left, y))
+                except BadImage as bad:
+                    skipped.add(bad)
+                    right, bottom = left + tile - 1, y + tile - 1
+                    pen.rectangle((left, y, right, bottom), outline=_FAINT)
+                    pen.line((left, y, right, bottom), _FAINT)
+                    pen.line((left, bottom, right, y), _FAINT)
     return sheet
 
 

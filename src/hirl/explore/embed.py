@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.extractor import Extractor, preprocessing_for
 from hirl.evals.feature_cache import FeatureCache
 from hirl.evals.images import request_images
 from hirl.files import atomic_write, check_writable
+from hirl.hierarchy.tree import ABSENT
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
 from hirl.runs.open_encoder import find_device, open_encoder
@@ -41,6 +43,7 @@ def embed(
     """Embed images with a run, write them to `out`, a .npz or .parquet file, and return them as arrays by name.
 
     image     (N,) the path of each image
+    readable  (N,) whether it could be read; if not, its features and z are NaN and its path is −1
     features  (N, width) of the encoder
     z0 … zL   (N, D) of the method's head and of the heads of the levels; a baseline has z0 alone
     path      (N, L) nodes of the run's tree, fine → coarse, if there is a tree
@@ -69,13 +72,15 @@ def embed(
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
         extractor = Extractor(encoder, preprocessing, cache, method=method, progress=progress)
         z = extractor.representations(images)  # (N, 1 + L, D)
-        features = extractor.features(images)
+        features, readable = extractor.features(images), extractor.readable(images)
     arrays: Arrays = {"image": np.array([images.path(index) for index in range(len(images))])}
-    arrays |= {"features": features.numpy()}
+    arrays |= {"readable": readable.numpy(), "features": features.numpy()}
     arrays |= {f"z{level}": z[:, level].numpy() for level in range(z.shape[1])}
     tree = find_tree(folder)
     if tree is not None:
-        arrays["path"] = tree.path(tree.assign(z[:, 0])).numpy()
+        path = torch.full((len(images), len(tree.levels)), ABSENT)
+        path[readable] = tree.path(tree.assign(z[readable, 0]))
+        arrays["path"] = path.numpy()
     arrays |= _labels(images)
     if target is not None:
         _write(target, arrays)

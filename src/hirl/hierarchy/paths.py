@@ -20,7 +20,7 @@ from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.ranks import Ranks
 from hirl.hierarchy.rows import Features
 from hirl.hierarchy.spd import Sampling, check_sampling, spd_loss
-from hirl.hierarchy.tree import PrototypeTree
+from hirl.hierarchy.tree import ABSENT, PrototypeTree
 
 
 class SemanticPaths(nn.Module):
@@ -96,8 +96,9 @@ class SemanticPaths(nn.Module):
         """Return L_SPD (Eq. 3) of z⁰ (B, D), times `weight`.
 
         Each image is drawn towards the path of its leaf, which `find_leaves` gets from either the image's `index` (B,)
-        in the data set or from `target` (B, D), z⁰ of another view of it. Before the first tree the loss is 0, with
-        zero gradients for the heads, so that DDP finds all parameters used.
+        in the data set or from `target` (B, D), z⁰ of another view of it. Images that are not in the tree are left out
+        of the loss. Before the first tree the loss is 0, with zero gradients for the heads, so that DDP finds all
+        parameters used.
         """
         if (index is None) == (target is None):
             raise ValueError("pass either the images' index in the data set or target, z0 of another view")
@@ -112,9 +113,14 @@ class SemanticPaths(nn.Module):
             return torch.stack([parameter.sum() for parameter in self.parameters()]).sum() * 0.0
         if self.tree.device != z0.device:
             self.tree = self.tree.to(z0.device)
-        leaves = self.find_leaves(index, target=target)
+        z, leaves = self.encode(z0), self.find_leaves(index, target=target)
+        if self.tree.count < len(self.tree.leaves):
+            inside = leaves != ABSENT
+            z, leaves = z[inside], leaves[inside]
+            if len(leaves) == 0:
+                return z.sum() * 0.0
         loss = spd_loss(
-            self.encode(z0),
+            z,
             self.tree,
             leaves,
             negatives=self.negatives,
@@ -126,7 +132,8 @@ class SemanticPaths(nn.Module):
     def find_leaves(self, index: Tensor | None = None, *, target: Tensor | None = None) -> Tensor:
         """Return c₊¹ (B,), the leaf of each image of a batch; `tree.path(leaves)` is its path from there to the root.
 
-        With `index` (B,), the images' positions in the data set: the leaf that the last clustering stored for each.
+        With `index` (B,), the images' positions in the data set: the leaf that the last clustering stored for each, −1
+        for an image that was not part of it.
         With `target` (B, D), z⁰ of another view: the leaf nearest to it by cosine. This serves images that have no
         index, and methods for which the stored leaves are too old.
         """
@@ -153,6 +160,7 @@ class SemanticPaths(nn.Module):
         features: Features,
         *,
         index: Tensor | None = None,
+        images: int | None = None,
         seed: int = 0,
         group: dist.ProcessGroup | None = None,
         progress: TreeProgress | None = None,
@@ -161,7 +169,8 @@ class SemanticPaths(nn.Module):
 
         `index` (N,): the position of each row in the data set, if the rows are in another order. With a `group`, each
         rank passes its own rows and ends up with the leaves of all images. An image may come twice, as when a sampler
-        fills up its last batch, but none may be missing.
+        fills up its last batch. None may be missing, unless `images`, the size of the data set, is given: then the leaf
+        of an image without a row is −1.
         """
         tree = self.builder(
             features, self.levels, seed=seed, init=self.tree, index=index, group=group, progress=progress
@@ -171,7 +180,26 @@ class SemanticPaths(nn.Module):
                 f"{type(self.builder).__name__} returned {len(tree.leaves)} leaves for {len(features)} rows of "
                 "features: a tree builder must return one leaf per row"
             )
-        self.tree = replace(tree, leaves=_leaves_by_index(tree.leaves, index, Ranks(group)))
+        self.tree = replace(tree, leaves=_leaves_by_index(tree.leaves, index, images, Ranks(group)))
+        return self.tree
+
+    def reassign(
+        self,
+        features: Features,
+        *,
+        index: Tensor | None = None,
+        images: int | None = None,
+        group: dist.ProcessGroup | None = None,
+    ) -> PrototypeTree:
+        """Keep the tree's prototypes and give each image the leaf nearest to its features, as `tree.assign` does.
+
+        The arguments are those of `refresh`. After a refresh with spherical K-means and the same features, nothing
+        changes.
+        """
+        if self.tree is None:
+            raise ValueError("there is no tree yet, and so no leaf: call refresh first")
+        leaves = _leaves_by_index(self.tree.assign(features), index, images, Ranks(group))
+        self.tree = replace(self.tree, leaves=leaves.to(self.tree.device))
         return self.tree
 
     def get_extra_state(self) -> dict[str, Tensor]:
@@ -194,8 +222,10 @@ def _head(dim: int, layers: int) -> nn.Sequential:
     return nn.Sequential(*(module for block in hidden for module in block), nn.Linear(dim, dim))
 
 
-def _leaves_by_index(leaves: Tensor, index: Tensor | None, ranks: Ranks) -> Tensor:
+def _leaves_by_index(leaves: Tensor, index: Tensor | None, images: int | None, ranks: Ranks) -> Tensor:
     """Return the leaf of every image of the data set, from the leaves of each rank's rows and their positions in it."""
+    if images is not None and index is None:
+        raise ValueError("images needs index: the position in the data set of each row")
     gathered = ranks.objects((len(leaves), -1 if index is None or not len(index) else int(index.max())))
     if index is None:
         offset = sum(count for count, _ in gathered[: ranks.rank])
@@ -203,10 +233,13 @@ def _leaves_by_index(leaves: Tensor, index: Tensor | None, ranks: Ranks) -> Tens
         N = sum(count for count, _ in gathered)
     else:
         N = 1 + max(last for _, last in gathered)
+        if images is not None and images < N:
+            raise ValueError(f"index reaches {N - 1}, but there are {images} images, counted from 0")
+        N = N if images is None else images
     # One message of 4 bytes per image: a rank writes leaf + 1 at its own images and 0 elsewhere.
     table = torch.zeros(N, dtype=torch.int32, device=leaves.device)
     table[index.to(leaves.device)] = leaves.int() + 1
     table = ranks.max(table)
-    if (table == 0).any():
+    if images is None and (table == 0).any():
         raise ValueError(f"index leaves out image {int((table == 0).nonzero()[0])} of {N}: every image needs a row")
-    return table.long() - 1
+    return table.long() - 1  # an image without a row: ABSENT

@@ -20,8 +20,9 @@ class Hierarchy:
         start_epoch: T₁, the first epoch with a tree, counted from 0; by default after a tenth of the epochs.
         head_layers: Linear layers per head h_l.
         weight: Factor on L_SPD; 1 as in Eq. 4.
-        features: What is clustered: "bank" is z⁰ of each image from the last epoch of training; "pass" embeds all
-            images again, as the paper does.
+        features: What is clustered: "pass" embeds all images, uncropped and in eval mode, as the paper does; "bank"
+            saves that time and takes z⁰ of each image's second view from training, which is augmented, computed with
+            batch norm in training mode and up to an epoch old. A finished run's tree is always that of a pass.
         assign: Where an image's leaf comes from: "stored" is its leaf of the last clustering; "step" finds the leaf
             nearest to its second global view at every step, as SwAV needs it.
         builder: Clusters the features into a tree.

@@ -14,6 +14,7 @@ from hirl.files import atomic_write
 from hirl.hierarchy.rows import Features, UnitRows, nearest
 
 FORMAT = "hirl prototype tree 1"
+ABSENT = -1  # the leaf of an image that is not in the tree
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,8 +22,8 @@ class PrototypeTree:
     """L levels of prototypes, fine → coarse, and the leaf of every image.
 
     `prototypes[l]` (M_l, D) of unit length; `parents[l]` (M_l,), each node's parent at level l + 1, for all levels but
-    the last; `leaves` (N,), the node at level 0 of every image. A node may have no children and no images.
-    A tree is immutable.
+    the last; `leaves` (N,), the node at level 0 of every image, or −1 for an image that is not in the tree because it
+    could not be read. A node may have no children and no images. A tree is immutable.
     """
 
     prototypes: tuple[Tensor, ...]
@@ -48,7 +49,7 @@ class PrototypeTree:
                     f"parents[{level}] must name a parent for each of the {len(self.prototypes[level])} nodes of "
                     f"level {level}, not {len(parents)}"
                 )
-        _check_ids(self.leaves, "leaves", len(self.prototypes[0]))
+        _check_ids(self.leaves, "leaves", len(self.prototypes[0]), lowest=ABSENT)
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -71,6 +72,17 @@ class PrototypeTree:
             path.append(parents[path[-1]])
         return torch.stack(path, dim=1)
 
+    @cached_property
+    def image_paths(self) -> Tensor:
+        """(N, L): the path of every image, fine → coarse; −1 for images that are not in the tree."""
+        paths = self.paths[self.leaves.clamp(min=0)]
+        return torch.where(self.leaves[:, None] == ABSENT, ABSENT, paths)
+
+    @cached_property
+    def count(self) -> int:
+        """Number of images in the tree: all but those without a leaf."""
+        return int((self.leaves != ABSENT).sum())
+
     def path(self, leaf: int | Tensor) -> Tensor:
         """Return the nodes (…, L) from each leaf up to its root."""
         leaves = torch.as_tensor(leaf, device=self.device)
@@ -84,7 +96,7 @@ class PrototypeTree:
     def images(self, level: int, node: int) -> Tensor:
         """Return the indices of the images below a node."""
         self._check_node(level, node)
-        return (self.paths[self.leaves, level] == node).nonzero().flatten()
+        return (self.image_paths[:, level] == node).nonzero().flatten()
 
     def children(self, level: int, node: int) -> Tensor:
         """Return the nodes of level − 1 below a node; none below a leaf."""
@@ -96,7 +108,8 @@ class PrototypeTree:
     def sizes(self, level: int) -> Tensor:
         """Return the number of images (M_l,) of each node of a level."""
         self._check_level(level)
-        return torch.bincount(self.paths[self.leaves, level], minlength=self.levels[level])
+        nodes = self.image_paths[:, level]
+        return torch.bincount(nodes[nodes != ABSENT], minlength=self.levels[level])
 
     def assign(self, features: Features) -> Tensor:
         """Return the leaf (n,) nearest by cosine to each row of `features` (n, D)."""
@@ -168,7 +181,7 @@ class PrototypeTree:
             raise ValueError(f"{os.fspath(path)!r} is not a valid prototype tree: {error}") from error
 
     def __repr__(self) -> str:
-        return f"PrototypeTree(levels={self.levels}, dim={self.dim}, images={len(self.leaves)})"
+        return f"PrototypeTree(levels={self.levels}, dim={self.dim}, images={self.count})"
 
     def _check_level(self, level: int) -> None:
         if not 0 <= level < len(self.levels):
@@ -195,11 +208,11 @@ def _check_prototypes(nodes: Tensor, level: int, *, dim: int) -> None:
         raise ValueError(f"{name} must have unit length, but row {row} has length {float(length[row]):.6g}")
 
 
-def _check_ids(ids: Tensor, name: str, count: int) -> None:
+def _check_ids(ids: Tensor, name: str, count: int, *, lowest: int = 0) -> None:
     if not isinstance(ids, Tensor) or ids.dtype != torch.int64 or ids.ndim != 1:
         what = f"{ids.dtype} {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
         raise ValueError(f"{name} must be an int64 tensor of one dimension, not {what}")
-    wrong = (ids < 0) | (ids >= count)
+    wrong = (ids < lowest) | (ids >= count)
     if wrong.any():
         row = int(wrong.nonzero()[0])
         raise ValueError(f"{name}[{row}] is {int(ids[row])}, but there are {count} nodes to point at, counted from 0")

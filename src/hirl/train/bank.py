@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,46 +19,65 @@ NEVER = -1
 class Bank:
     """The latest z⁰ of every image from training, at unit length in half precision.
 
-    Every process keeps the z⁰ of its own batches; `epoch_of` decides which process has the latest one of an image.
+    Every process keeps the z⁰ of its own batches. `step_of` decides which process owns an image: the one that stored it
+    last. If several stored it at the same step, because it stood in for an unreadable image, the lowest rank owns it.
     """
 
     def __init__(self, N: int, dim: int) -> None:
         self.features = torch.zeros(N, dim, dtype=torch.float16)
-        self.epoch_of = torch.full((N,), NEVER, dtype=torch.int32)
+        self.step_of = torch.full((N,), NEVER, dtype=torch.int32)
+        self.unreadable = torch.zeros(N, dtype=torch.bool)  # the same on every process
 
-    def collect(self, index: Tensor, z0: Tensor, epoch: int) -> None:
-        """Store z⁰ (B, D) of the images at `index` (B,)."""
+    def collect(self, index: Tensor, z0: Tensor, step: int) -> None:
+        """Store z⁰ (B, D) of the images at `index` (B,); `step` is the number of steps including this one."""
         where = index.cpu()
         self.features[where] = F.normalize(z0.float(), dim=1).half().cpu()
-        self.epoch_of[where] = epoch
+        self.step_of[where] = step
+
+    def replace(self, index: Tensor, z0: Tensor, step: int, ranks: Ranks) -> None:
+        """Store z⁰ of all images from a pass, in which no image came to two processes, in place of everything else."""
+        self.step_of.fill_(NEVER)
+        self.collect(index, z0, step)
+        self.unreadable = ranks.max(self.step_of) == NEVER
 
     def own(self, ranks: Ranks) -> Tensor:
-        """Return the images (n,) whose latest z⁰ is here. Within an epoch no image is trained on by two processes."""
-        latest = ranks.max(self.epoch_of)
-        return ((self.epoch_of == latest) & (latest != NEVER)).nonzero().flatten()
+        """Return the images (n,) that this process owns; each image that was ever stored has exactly one owner."""
+        claim = self.step_of.long() * ranks.size + (ranks.size - 1 - ranks.rank)
+        stored = self.step_of != NEVER
+        own = ((claim == ranks.max(claim)) & stored).nonzero().flatten()
+        owned, known = int(ranks.sum(torch.tensor([len(own)]))), int((ranks.max(stored.int()) > 0).sum())
+        if owned != known:
+            raise RuntimeError(f"{owned} images are owned by the {ranks.size} processes, but there are {known}")
+        return own
 
     def missing(self, ranks: Ranks) -> bool:
-        """Return whether some image has no z⁰ on any process."""
-        return bool((ranks.max(self.epoch_of) == NEVER).any())
+        """Return whether some readable image has no z⁰ on any process."""
+        return bool(((ranks.max(self.step_of) == NEVER) & ~self.unreadable).any())
 
     def state_dict(self, ranks: Ranks) -> dict[str, Tensor]:
         """Return one bank with the images of all processes, the same on each."""
         mine = torch.zeros_like(self.features)
         own = self.own(ranks)
         mine[own] = self.features[own]
-        return {"features": ranks.sum(mine), "epoch_of": ranks.max(self.epoch_of)}
+        return {"features": ranks.sum(mine), "step_of": ranks.max(self.step_of), "unreadable": self.unreadable}
 
-    def load_state_dict(self, state: dict[str, Tensor], ranks: Ranks) -> None:
+    def load_state_dict(self, state: dict[str, Any], ranks: Ranks) -> None:
         """Restore all images on the first process; the others start empty."""
+        # Earlier versions stored epochs, which are below any step that follows, and did not know unreadable images.
+        step_of = state["step_of"] if "step_of" in state else state["epoch_of"]
         self.features.copy_(state["features"])
-        self.epoch_of.copy_(state["epoch_of"] if ranks.rank == 0 else torch.full_like(self.epoch_of, NEVER))
+        self.step_of.copy_(step_of if ranks.rank == 0 else torch.full_like(self.step_of, NEVER))
+        self.unreadable = state["unreadable"].clone() if "unreadable" in state else torch.zeros_like(self.unreadable)
 
 
 @torch.no_grad()
-def embed_batches(method: Method, batches: Iterable[Batch]) -> Tensor:
-    """Return z⁰ (n, D) of uncropped images, in the order of the batches."""
+def embed_batches(method: Method, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
+    """Return the readable images (n,) among uncropped ones, in the order of the batches, and their z⁰ (n, D)."""
     training = method.training
     method.eval()
-    parts = [method.embed(batch.views[0]).float().cpu() for batch in batches]
+    index, parts = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, method.dim)]
+    for batch in batches:
+        index.append(batch.index.cpu()[batch.readable])
+        parts.append(method.embed(batch.views[0]).float().cpu()[batch.readable])
     method.train(training)
-    return torch.cat(parts) if parts else torch.empty(0, method.dim)
+    return torch.cat(index), torch.cat(parts)

@@ -67,7 +67,7 @@ def check_representations(batches: Sequence[Tensor]) -> Health:
 
 def check_tree(tree: PrototypeTree) -> Health:
     """Check the sizes of a new tree's nodes."""
-    N = len(tree.leaves)
+    N = tree.count
     sizes = [tree.sizes(level).float() for level in range(len(tree.levels))]
     shares = sizes[0] / N
     entropy = float(-(shares * shares.clamp(min=1e-12).log()).sum()) / max(math.log(tree.levels[0]), 1e-12)

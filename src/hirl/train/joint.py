@@ -19,7 +19,10 @@ from hirl.methods.base import Method
 
 
 class Losses(NamedTuple):
-    """The result of one forward pass. A tuple, because Fabric and DDP must find the tensors in it."""
+    """The result of one forward pass. A tuple, because Fabric and DDP must find the tensors in it.
+
+    An observer gets the losses as means over all parts and processes; z⁰ is that of this process's last part.
+    """
 
     total: Tensor  # Eq. 4, with graph; everything below is detached
     image: Tensor  # L_img

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
@@ -24,7 +26,7 @@ from hirl.data.views.render import Batch
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.ranks import Ranks
 from hirl.hierarchy.settings import Hierarchy
-from hirl.hierarchy.tree import PrototypeTree
+from hirl.hierarchy.tree import ABSENT, PrototypeTree
 from hirl.methods.base import Method, Plan
 from hirl.seeds import mix_seed
 from hirl.train.bank import Bank, embed_batches
@@ -34,6 +36,7 @@ from hirl.train.streams import FORWARD, KMEANS, NEGATIVES
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
 SAMPLE_SIZE = 2048  # images per epoch whose z⁰ is checked for collapse
+COMPARED = 512  # most images per tree whose leaf from the bank is compared with that of the clean image
 
 
 class NotFinite(Exception):  # noqa: N818
@@ -71,6 +74,7 @@ class Loop:
     save_every: float = 600.0  # seconds
     should_stop: Callable[[], bool] = lambda: False
     step: int = field(default=0, init=False)
+    finished: bool = field(default=False, init=False)  # whether the tree is that of the trained encoder
 
     def __post_init__(self) -> None:
         self.ranks = Ranks(dist.group.WORLD if self.fabric.world_size > 1 else None)
@@ -89,21 +93,37 @@ class Loop:
         self._sample: list[Tensor] = []
 
     def fit(self) -> None:
-        """Train to the end, saving the state after every epoch."""
+        """Train to the end, saving the state after every epoch, and build the tree of the trained encoder."""
         while self.step < self.plan.steps:
             self.fit_epoch()
             self._save()
+        self.finish()
+
+    def finish(self) -> None:
+        """Build the run's final tree over z⁰ of all images, uncropped, by the trained encoder.
+
+        Its leaves are those that z⁰ of the same images gets from `tree.assign` ever after. A run that is killed here
+        has saved its last step, and builds the same tree from it again.
+        """
+        if self.paths is None:
+            return
+        if not self.finished:
+            self._build_tree(self.plan.epochs)
+            self.finished = True
+            self._save()
+        elif self.fabric.is_global_zero and self.paths.tree is not None:  # killed after the state was saved
+            self.save_tree(self.paths.tree)
 
     def fit_epoch(self) -> None:
         """Train the current epoch, or the rest of it; in stage two it begins with a new tree."""
         self.module.train()
         epoch, done = divmod(self.step, self.plan.steps_per_epoch)
         if done == 0 and self.hierarchy is not None and epoch >= self.hierarchy.start_for(self.plan.epochs):
-            self._refresh(epoch)
+            self._build_tree(epoch)
         self.loader.set_epoch(epoch, done * self.accumulate)
         waited = self.loader.waited
         for parts in _grouped(self.loader, self.accumulate):
-            losses = self._step(parts, epoch)
+            losses = self._step(parts)
             self.step += 1
             images = sum(len(part) for part in parts) * self.fabric.world_size
             self.observer.on_step(self.step, losses, self._rates, images, self.loader.waited - waited)
@@ -114,44 +134,66 @@ class Loop:
         self.observer.on_epoch_end(epoch, self.step, self._sample)
         self._sample = []
 
-    def _refresh(self, epoch: int) -> None:
-        """Build the tree of this epoch from the features of all images."""
+    def _build_tree(self, epoch: int) -> None:
+        """Build the tree of this epoch, or after the last one the final tree, over all readable images."""
         assert self.paths is not None
         start = time.perf_counter()
         progress = self.observer.on_tree_start(epoch)
-        index, features = self._features(epoch)
+        final = epoch == self.plan.epochs
+        index, features = self._embed_all() if final else self._features()
+        features = features.to(self.fabric.device)
+        rows: dict[str, Any] = {"index": index, "images": self.N, "group": self.ranks.group}
         embedded = time.perf_counter()
-        tree = self.paths.refresh(
-            features.to(self.fabric.device),
-            index=index,
-            seed=mix_seed(self.seed, KMEANS, epoch),
-            group=self.ranks.group,
-            progress=progress,
-        )
+        try:
+            tree = self.paths.refresh(features, seed=mix_seed(self.seed, KMEANS, epoch), progress=progress, **rows)
+        except ValueError as error:
+            if not final:
+                raise
+            warnings.warn(f"the final tree keeps the prototypes of the last epoch: {error}", stacklevel=2)
+        if final:  # whatever the builder: a later look at the same images gives the same leaves
+            tree = self.paths.reassign(features, **rows)
         seconds = {"features": embedded - start, "kmeans": time.perf_counter() - embedded}
         if self.fabric.is_global_zero:
             self.save_tree(tree)
-        self.observer.on_tree_built(epoch, seconds, tree)
+        agreement = {}
+        if self.bank is not None and not final:
+            compared = time.perf_counter()
+            agreement = self._bank_agreement(tree)
+            seconds["agreement"] = time.perf_counter() - compared
+        self.observer.on_tree_built(epoch, seconds, tree, agreement)
 
-    def _features(self, epoch: int) -> tuple[Tensor, Tensor]:
+    def _features(self) -> tuple[Tensor, Tensor]:
         """Return this process's images (n,) and their z⁰ (n, D), from the bank or from a pass over all images."""
-        if self.bank is not None and not self.bank.missing(self.ranks):
-            index = self.bank.own(self.ranks)
-            return index, self.bank.features[index]
-        index = torch.from_numpy(self.evaluation_loader.indices)
-        features = embed_batches(self.method, self.evaluation_loader)
         if self.bank is None:
-            return index, features
-        # Stored as if the last epoch had given them, so that images no epoch has shown yet have a feature from now on.
-        self.bank.collect(index, features, epoch - 1)
+            return self._embed_all()
+        if self.bank.missing(self.ranks):  # so that images that no epoch has included have a feature from now on
+            self.bank.replace(*self._embed_all(), self.step, self.ranks)
         index = self.bank.own(self.ranks)
         return index, self.bank.features[index]
 
-    def _step(self, parts: list[Batch], epoch: int) -> Losses:
+    def _embed_all(self) -> tuple[Tensor, Tensor]:
+        """Return this process's share (n,) of all readable images and their z⁰ (n, D), uncropped and in eval mode."""
+        return embed_batches(self.method, self.evaluation_loader)
+
+    def _bank_agreement(self, tree: PrototypeTree) -> dict[str, float]:
+        """Return the share of some images whose leaf, and whose coarsest node, is also that of their clean z⁰."""
+        count = min(COMPARED, max(32, self.N // 8), self.N)  # at most an eighth of a pass
+        chosen = np.linspace(0, self.N - 1, count).round().astype(np.int64)
+        share = chosen[self.ranks.rank :: self.ranks.size]
+        index, z0 = embed_batches(self.method, self.evaluation_loader.batches(share))
+        stored = tree.image_paths[index.to(tree.device)]  # (n, L)
+        same = stored == tree.path(tree.assign(z0).to(tree.device))
+        inside = stored[:, 0] != ABSENT
+        counts = torch.stack((same[inside, 0].sum(), same[inside, -1].sum(), inside.sum()))
+        leaf, coarsest, images = self.ranks.sum(counts).tolist()
+        return {"bank_agreement": leaf / max(1, images), "bank_agreement_coarsest": coarsest / max(1, images)}
+
+    def _step(self, parts: list[Batch]) -> Losses:
+        """Take one step and return the losses of its batch, over all parts and processes."""
         # Drop path and the like draw from torch's global generator.
         torch.manual_seed(mix_seed(self.seed, FORWARD, self.step))
         self._rates = self._set_rates()
-        losses: Losses | None = None
+        found: list[Losses] = []
         for place, part in enumerate(parts):
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(parts)):
                 seed = mix_seed(self.seed, NEGATIVES, self.step, place)
@@ -161,10 +203,10 @@ class Loop:
                     self._check_finite(losses, part)
                 self.fabric.backward(losses.total / len(parts))
             if self.bank is not None:
-                self.bank.collect(part.index, losses.target_z0, epoch)
+                self.bank.collect(part.index, losses.target_z0, self.step + 1)
             if sum(map(len, self._sample)) < SAMPLE_SIZE:
-                self._sample.append(losses.z0.float().cpu())
-        assert losses is not None
+                self._sample.append(self.ranks.joined(losses.z0.float()).cpu())
+            found.append(losses._replace(total=losses.total.detach()))
         if self.paths is not None and self.paths.tree is None:
             for parameter in self.paths.parameters():  # until there is a tree, the optimiser does not touch the heads
                 parameter.grad = None
@@ -172,7 +214,15 @@ class Loop:
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.method.after_step(self.step)
-        return losses
+        return self._mean_losses(found)
+
+    def _mean_losses(self, found: list[Losses]) -> Losses:
+        """Return the mean over the parts of a batch and over processes, whose shares are equal."""
+        names = list(found[0].logs)
+        values = [(part.total, part.image, part.spd, *(part.logs[name] for name in names)) for part in found]
+        rows = torch.stack([torch.stack([value.float() for value in row]) for row in values])
+        total, image, spd, *logs = self.ranks.sum(rows.mean(0)) / self.ranks.size
+        return found[-1]._replace(total=total, image=image, spd=spd, logs=dict(zip(names, logs, strict=True)))
 
     def _check_finite(self, losses: Losses, batch: Batch) -> None:
         if not losses.total.isfinite():
@@ -189,6 +239,7 @@ class Loop:
         """Return everything a step changes, and the plan and levels it was made with; the same on every process."""
         return {
             "step": self.step,
+            "finished": self.finished,
             "plan": dataclasses.asdict(self.plan),
             "levels": None if self.paths is None else list(self.paths.levels),
             "joint": self.joint.state_dict(),
@@ -203,6 +254,7 @@ class Loop:
         if self.bank is not None:
             self.bank.load_state_dict(state["bank"], self.ranks)
         self.step = state["step"]
+        self.finished = state.get("finished", False)
 
     def _save_if_due(self) -> None:
         if self.ranks.size > 1 and self.step % SYNC_EVERY:  # processes agree by a message, so not after every step

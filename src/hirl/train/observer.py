@@ -20,8 +20,13 @@ class Observer(Protocol):
     def on_tree_start(self, epoch: int) -> TreeProgress | None:
         """Before a tree is built for an epoch. Return a callback for the builder's progress, or None."""
 
-    def on_tree_built(self, epoch: int, seconds: dict[str, float], tree: PrototypeTree) -> None:
-        """After a tree was built: the seconds that the features and the clustering took."""
+    def on_tree_built(
+        self, epoch: int, seconds: dict[str, float], tree: PrototypeTree, agreement: dict[str, float]
+    ) -> None:
+        """After a tree was built for an epoch, or after the last one for the finished run.
+
+        `seconds` that the features, the clustering and the comparison took; `agreement` of the bank with clean images.
+        """
 
     def on_epoch_end(self, epoch: int, step: int, sample: list[Tensor]) -> None:
         """After the last step of an epoch: z⁰ of some of its batches, each (B, D)."""

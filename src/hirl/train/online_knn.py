@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from hirl.data.loader import EvaluationLoader
+from hirl.data.sources import in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.splits import usual_name
 from hirl.data.views.render import Normalisation
 from hirl.methods.base import Method, Plan
 from hirl.metrics.knn import KS, knn_accuracy
+from hirl.metrics.majority import majority_share
 
-QUERY_EVERY = 5  # every fifth image is a query, the others are the gallery
-MOST_IMAGES = 10_000
+QUERY_EVERY = 5  # without a val part, every fifth training image is a query and the others are the gallery
+MOST_IMAGES = 10_000  # of the gallery and the queries together
+
+
+@dataclass(frozen=True)
+class KnnAccuracy:
+    """Accuracy per label level, the finest first, beside the share of the largest class among the queries."""
+
+    part: str  # "val", or "train" for held-out training images
+    accuracies: list[float]
+    majorities: list[float]
+
+    def figures(self) -> dict[str, float]:
+        """The figures by their names in metrics.jsonl."""
+        found = {f"knn_{self.part}_level_{level}": accuracy for level, accuracy in enumerate(self.accuracies)}
+        return found | {f"majority_{self.part}_level_{level}": share for level, share in enumerate(self.majorities)}
+
+    def __str__(self) -> str:
+        queries = "val images" if self.part == "val" else "a fifth of the training images"
+        levels = zip(self.accuracies, self.majorities, strict=True)
+        shown = ", ".join(
+            f"level {level} {accuracy:.1%} (majority class {majority:.1%})"
+            for level, (accuracy, majority) in enumerate(levels)
+        )
+        return f"KNN on {queries}: {shown}"
 
 
 class OnlineKnn:
-    """Best-of-K accuracy of the encoder's features. The queries are held out from the gallery, not from training.
+    """Best-of-K accuracy of the encoder's features, on the val part of the data or else on some training images.
 
-    It is comparable from epoch to epoch within a run; the accuracy to report comes from `hirl evaluate`.
+    Training images that serve as queries are held out from the gallery, not from training: that accuracy is comparable
+    from epoch to epoch within a run only. The accuracy to report comes from `hirl evaluate`.
     """
 
     def __init__(
@@ -27,40 +57,67 @@ class OnlineKnn:
         method: Method,
         plan: Plan,
         *,
+        val: ImageSet | None,
         every: int,
         normalisation: Normalisation,
         device: torch.device,
     ) -> None:
         assert images.labels is not None
-        # Every stride-th image, since folders come class by class; the loader deals them as to one of `stride` ranks.
-        stride = -(-len(images) // MOST_IMAGES)
-        self.loader = EvaluationLoader(
-            images,
-            size=plan.image_size,
-            device=device,
-            world_size=stride,
-            mean=normalisation.mean,
-            std=normalisation.std,
-        )
         self.method, self.every, self.epochs = method, every, plan.epochs
-        self.labels = images.labels[::stride]
+        self.images, self.val = images, val
+        reading: dict[str, Any] = {"size": plan.image_size, "device": device}
+        reading |= {"mean": normalisation.mean, "std": normalisation.std}
+        share = MOST_IMAGES if val is None else MOST_IMAGES - MOST_IMAGES // QUERY_EVERY
+        self.loader = _strided(images, share, reading)
+        self.val_loader = None if val is None else _strided(val, MOST_IMAGES - share, reading)
 
-    def __call__(self, epoch: int) -> dict[str, float]:
-        """Return the accuracy per label level, or nothing in epochs that are not evaluated."""
+    def __call__(self, epoch: int) -> KnnAccuracy | None:
+        """Return the accuracies, or None in epochs that are not evaluated."""
         if (epoch + 1) % self.every and epoch + 1 < self.epochs:
-            return {}
-        features, labels = self._features(), self.labels
-        query = torch.arange(len(features)) % QUERY_EVERY == 0
-        gallery_size = int((~query).sum())
-        ks = [k for k in KS if k <= gallery_size] or [gallery_size]
-        accuracies = knn_accuracy(features[~query], labels[~query], features[query], labels[query], ks=ks).amax(0)
-        return {f"knn_level_{level}": float(accuracy) for level, accuracy in enumerate(accuracies)}
+            return None
+        features, labels = self._features(self.loader, self.images)
+        if self.val is not None and self.val_loader is not None:
+            queries, truth = self._features(self.val_loader, self.val)
+        else:
+            query = torch.arange(len(features)) % QUERY_EVERY == 0
+            queries, truth = features[query], labels[query]
+            features, labels = features[~query], labels[~query]
+        ks = [k for k in KS if k <= len(features)] or [len(features)]
+        accuracies = knn_accuracy(features, labels, queries, truth, ks=ks).amax(0)
+        majorities = [majority_share(truth[:, level]) for level in range(truth.shape[1])]
+        return KnnAccuracy("train" if self.val is None else "val", accuracies.tolist(), majorities)
 
     @torch.no_grad()
-    def _features(self) -> Tensor:
+    def _features(self, loader: EvaluationLoader, images: ImageSet) -> tuple[Tensor, Tensor]:
+        """Features (n, width) and labels (n, levels) of the readable images of a loader."""
+        assert images.labels is not None
         encoder = self.method.encoder
         training = encoder.training
         encoder.eval()
-        features = torch.cat([encoder(batch.views[0]).float().cpu() for batch in self.loader])
+        features, index = [], []
+        for batch in loader:
+            features.append(encoder(batch.views[0]).float().cpu()[batch.readable])
+            index.append(batch.index.cpu()[batch.readable])
         encoder.train(training)
-        return features
+        return torch.cat(features), images.labels[torch.cat(index)]
+
+
+def open_val(data: Any, split: str | None, images: ImageSet) -> ImageSet | None:
+    """The val part of the data that `images`, their training part, come from; None if there is none to compare with.
+
+    It must be labelled with the same classes. Images that were opened already have no other part, and without a
+    training part the val part is what the run is trained on.
+    """
+    if isinstance(data, ImageSet) or (split is not None and usual_name(split) != "train"):
+        return None
+    try:
+        val = in_memory(open_images(data, split="val", channels=images.channels))
+    except (ValueError, OSError):  # there are no parts, or no val part
+        return None
+    same = val.label_names == images.label_names and val.path(0) != images.path(0)
+    return val if val.labels is not None and same else None
+
+
+def _strided(images: ImageSet, most: int, reading: dict[str, Any]) -> EvaluationLoader:
+    """Every n-th image, since folders come class by class; the loader deals them as to one of n ranks."""
+    return EvaluationLoader(images, world_size=-(-len(images) // most), **reading)

@@ -90,7 +90,7 @@ def pretrain(
         compile: Apply torch.compile to the networks.
         accumulate: Number of parts to split a batch into if it does not fit into memory.
         workers: Processes that read images; by default none for small images in memory, else one per core, at most 8.
-        knn_every: Epochs between KNN evaluations of labelled images; 0 for never.
+        knn_every: Epochs between KNN evaluations of labelled images, on the val part if there is one; 0 for never.
         checkpoint_minutes: Minutes between checkpoints within an epoch; there is always one at its end.
         keep_every: Epochs between checkpoints that are kept in the folder checkpoints; 0 for none.
         init_from: Run folder or encoder file whose weights the encoder starts from; they must match exactly.
@@ -160,6 +160,7 @@ def pretrain(
 
         # Train
         reporting: dict[str, Any] = {"start": start, "knn_every": knn_every, "wandb": wandb}
+        reporting |= {"data": data, "split": split}
         opened = open_observer(fabric, run, images, method, plan, loader.normalisation, **reporting)
         with stop_signals() as should_stop, opened as observer:
             loop = Loop(

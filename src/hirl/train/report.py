@@ -17,6 +17,7 @@ from hirl.methods.base import Method, Plan
 from hirl.runs.folder import Run
 from hirl.train.health import check_loss, check_representations, check_tree
 from hirl.train.joint import Losses
+from hirl.train.online_knn import KnnAccuracy
 
 EVERY_SECONDS = 2.0  # between lines of metrics.jsonl; the bar moves with every line
 
@@ -42,7 +43,7 @@ class Reporter:
         method: Method,
         start: int,
         wandb: str | None = None,
-        evaluate: Callable[[int], dict[str, float]] | None = None,
+        evaluate: Callable[[int], KnnAccuracy | None] | None = None,
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
@@ -118,13 +119,16 @@ class Reporter:
 
     def on_tree_start(self, epoch: int) -> TreeProgress | None:
         def progress(level: int, step: int, _done: int) -> None:
-            self.bar.update(self.task, status=f"clustering for epoch {epoch + 1}: level {level}, step {step}")
+            purpose = f"epoch {epoch + 1}" if epoch < self.plan.epochs else "the finished run"
+            self.bar.update(self.task, status=f"clustering for {purpose}: level {level}, step {step}")
 
         return progress
 
-    def on_tree_built(self, epoch: int, seconds: dict[str, float], tree: PrototypeTree) -> None:
+    def on_tree_built(
+        self, epoch: int, seconds: dict[str, float], tree: PrototypeTree, agreement: dict[str, float]
+    ) -> None:
         health = check_tree(tree)
-        figures = {f"seconds_{name}": value for name, value in seconds.items()} | health.figures
+        figures = {f"seconds_{name}": value for name, value in seconds.items()} | health.figures | agreement
         self._log(epoch * self.plan.steps_per_epoch, figures)
         self._warn(health.warnings)
         self._since = time.monotonic()  # the time of the steps does not include that of the tree
@@ -134,15 +138,14 @@ class Reporter:
         figures = dict(health.figures)
         if self._epoch_start is not None:
             figures["seconds_epoch"] = time.monotonic() - self._epoch_start
-        accuracies = {} if self.evaluate is None else self.evaluate(epoch)
-        self._log(step, figures | accuracies)
+        knn = None if self.evaluate is None else self.evaluate(epoch)
+        self._log(step, figures | ({} if knn is None else knn.figures()))
         self._warn(health.warnings)
         if epoch >= max(2, self.plan.epochs // 5):  # every run begins near ln K
             loss = self._last_figures.get(self.method.even_loss)
             self._warn(check_loss(loss, self.method.outputs, self.method.remedy).warnings)
-        if accuracies:
-            shown = ", ".join(f"{name} {value:.1%}" for name, value in accuracies.items())
-            self._show(f"epoch {epoch + 1}: {shown}")
+        if knn is not None:
+            self._show(f"epoch {epoch + 1}: {knn}")
         self._since = self._epoch_start = time.monotonic()
 
     def _warn(self, warnings: list[str]) -> None:

@@ -27,7 +27,7 @@ from hirl.train.initial_weights import start_from
 from hirl.train.loop import Loop
 from hirl.train.messages import announce
 from hirl.train.observer import Observer, SilentObserver
-from hirl.train.online_knn import OnlineKnn
+from hirl.train.online_knn import OnlineKnn, open_val
 from hirl.train.report import Reporter
 from hirl.train.streams import HEADS, NETWORKS
 
@@ -169,16 +169,22 @@ def open_observer(
     plan: Plan,
     normalisation: Normalisation,
     *,
+    data: Any,
+    split: str | None,
     start: int,
     knn_every: int,
     wandb: str | None,
 ) -> Iterator[Observer]:
-    """Report from step `start` on, on the first process; the others are silent."""
+    """Report from step `start` on, on the first process; the others are silent.
+
+    `data` and `split` are what `images` were opened from: KNN is measured on another part of them if there is one.
+    """
     if not fabric.is_global_zero:
         yield SilentObserver()
         return
     knn = None
     if knn_every and images.labels is not None:
-        knn = OnlineKnn(images, method, plan, every=knn_every, normalisation=normalisation, device=fabric.device)
+        measure: dict[str, Any] = {"every": knn_every, "normalisation": normalisation, "device": fabric.device}
+        knn = OnlineKnn(images, method, plan, val=open_val(data, split, images), **measure)
     with Reporter(run, plan, method=method, start=start, wandb=wandb, evaluate=knn) as reporter:
         yield reporter

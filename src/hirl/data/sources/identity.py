@@ -24,6 +24,8 @@ def image_identity(images: ImageSet) -> dict[str, Any]:
         found["labels"] = _sha256(images.labels)
     if images.pixels is not None:
         found["pixels"] = f"{tuple(images.pixels.shape)} {_sha256(images.pixels)}"
+        if images.readable is not None:
+            found["readable"] = _sha256(images.readable)
     elif isinstance(images, FileImages):
         files = hashlib.sha256()
         for index in range(len(images)):

@@ -35,6 +35,8 @@ class ImageSet(ABC):
         label_names: The class names per level in index order; () if unlabelled.
         channels: 3, or 1 for greyscale.
         pixels: (N, C, H, W) uint8 if the set is one array in memory, else None.
+        readable: (N,) bool, False for an image in `pixels` that could not be read and has another one's pixels; None if
+            `pixels` has no such image, or is None: then an unreadable image is found when it is read.
     """
 
     fingerprint: str | None = None
@@ -48,12 +50,14 @@ class ImageSet(ABC):
         labels: Tensor | None = None,
         label_names: LabelNames = (),
         pixels: Tensor | None = None,
+        readable: Tensor | None = None,
     ) -> None:
         self.name = name
         self.channels = channels
         self.labels = labels
         self.label_names = label_names
         self.pixels = pixels
+        self.readable = readable
 
     @abstractmethod
     def __len__(self) -> int: ...

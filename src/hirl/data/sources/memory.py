@@ -20,8 +20,9 @@ LARGEST_SET = 4 << 30  # bytes
 class ImagesInMemory(ArrayImages):
     """Images read from another set, with the paths of that set."""
 
-    def __init__(self, images: ImageSet, pixels: Tensor) -> None:
+    def __init__(self, images: ImageSet, pixels: Tensor, *, readable: Tensor | None = None) -> None:
         super().__init__(name=images.name, pixels=pixels, labels=images.labels, label_names=images.label_names)
+        self.readable = readable
         self._images = images
 
     def path(self, index: int) -> str:
@@ -31,7 +32,8 @@ class ImagesInMemory(ArrayImages):
 def in_memory(images: ImageSet, *, strict: bool = False, skipped: Skipped | None = None) -> ImageSet:
     """The same images as one array if they are small, of equal size and fit into memory; else the set itself.
 
-    An unreadable image is replaced by the next readable one and recorded in `skipped`, or raised with `strict`.
+    An unreadable image is replaced by the next readable one and recorded in `skipped` and in `readable` of the set that
+    is returned; with `strict` it is raised.
     """
     if images.pixels is not None:
         return images
@@ -43,20 +45,25 @@ def in_memory(images: ImageSet, *, strict: bool = False, skipped: Skipped | None
     from rich.progress import track
 
     pixels = torch.empty((len(images), *first.shape), dtype=torch.uint8)
+    readable = torch.ones(len(images), dtype=torch.bool)
     console = Console(stderr=True)
     title = f"Reading {len(images):,} small images into memory"
     for index in track(range(len(images)), title, console=console, transient=True, disable=not console.is_terminal):
-        image, _ = read_or_replace(images, index, skipped=skipped, strict=strict)
+        image, actual = read_or_replace(images, index, skipped=skipped, strict=strict)
+        readable[index] = actual == index
         if image.shape != first.shape:
             return images
         pixels[index] = image
-    return ImagesInMemory(images, pixels)
+    return ImagesInMemory(images, pixels, readable=None if readable.all() else readable)
 
 
 def open_in_memory(source: Any, *, split: str | None = None, channels: int = 3) -> ImageSet:
-    """`open_images`, read by `in_memory`; unreadable images are replaced with a warning."""
+    """`open_images`, read by `in_memory`; a warning reports unreadable images, which `readable` marks."""
     skipped = Skipped()
     images = in_memory(open_images(source, split=split, channels=channels), skipped=skipped)
     if len(skipped):
-        warnings.warn(skipped.summary(images.name), stacklevel=2)
+        first = next(iter(skipped))
+        warnings.warn(
+            f"{len(skipped)} of the images of {images.name} could not be read; the first: {first}", stacklevel=2
+        )
     return images

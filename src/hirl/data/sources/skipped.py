@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from hirl.data.sources.escape import one_line
@@ -43,6 +44,14 @@ class Skipped:
         lines = (f"{bad.index}\t{one_line(bad.path)}\t{one_line(bad.reason)}\n" for bad in self)
         with atomic_write(path) as aside:
             aside.write_text("".join(lines), encoding="utf-8", newline="\n")
+
+
+def stand_ins(readable: Tensor) -> Tensor:
+    """(N,): for each image itself, or the readable one that replaces it, as chosen by `read_or_replace`."""
+    good = readable.nonzero().flatten()
+    if len(good) == 0:
+        raise ValueError(f"None of the {len(readable)} images can be read.")
+    return good[torch.searchsorted(good, torch.arange(len(readable))) % len(good)]
 
 
 def read_or_replace(

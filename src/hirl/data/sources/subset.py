@@ -17,6 +17,7 @@ class Subset(ImageSet):
             labels=None if images.labels is None else images.labels[chosen],
             label_names=images.label_names,
             pixels=None if images.pixels is None else images.pixels[chosen],
+            readable=None if images.readable is None else images.readable[chosen],
         )
         self._images = images
         self._chosen = chosen.numpy()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hirl.data.sources.image_set import BadImage, ImageSet
-from hirl.data.sources.skipped import Skipped, read_or_replace
+from hirl.data.sources.skipped import Skipped, read_or_replace, stand_ins
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
 from hirl.data.views.geometry import cropped, interleaved, resize, resized_crops
@@ -28,11 +28,21 @@ _LARGEST_BATCHED = 128  # pixels per side; at 256, resizing one by one measured 
 
 @dataclass
 class Batch:
-    """A batch for the network: index (B,), one (B, C, s, s) float tensor per view, and the masks of masked views."""
+    """A batch for the network: index (B,), one (B, C, s, s) float tensor per view, and the masks of masked views.
+
+    `index` is that of the image in the views: where an image cannot be read, that of the one that stands in for it. In
+    training the stand-in is simply used once more. In evaluation it is not what was asked for: see `readable`.
+    """
 
     index: Tensor
     views: list[Tensor]
     masks: list[Tensor | None]
+    replaced: Tensor | None = None  # (B,) bool, on the CPU; of an EvaluationLoader
+
+    @property
+    def readable(self) -> Tensor:
+        """(B,) bool, on the CPU: False for a row of an EvaluationLoader that shows a stand-in."""
+        return torch.ones(len(self), dtype=torch.bool) if self.replaced is None else ~self.replaced
 
     def __len__(self) -> int:
         return len(self.index)
@@ -46,6 +56,7 @@ class Piece:
     groups: list[Tensor]
     masks: list[Tensor | None]
     bad: list[BadImage]  # found unreadable meanwhile
+    replaced: Tensor | None = None  # (B,) bool: rows that show a stand-in; of images for evaluation
 
 
 def join(pieces: list[Piece]) -> Piece:
@@ -55,11 +66,13 @@ def join(pieces: list[Piece]) -> Piece:
     for parts in zip(*(piece.masks for piece in pieces), strict=True):
         present = [part for part in parts if part is not None]
         masks.append(torch.cat(present) if present else None)
+    replaced = [piece.replaced for piece in pieces if piece.replaced is not None]
     return Piece(
         torch.cat([piece.index for piece in pieces]),
         [torch.cat(parts, 1) for parts in zip(*(piece.groups for piece in pieces), strict=True)],
         masks,
         [bad for piece in pieces for bad in piece.bad],
+        torch.cat(replaced) if replaced else None,
     )
 
 
@@ -121,6 +134,7 @@ class ViewRenderer:
         self.strict = strict
         self.stages = Stages()
         self._skipped = Skipped()
+        self._actual = None if images.readable is None else stand_ins(images.readable).numpy()
         sizes = dict.fromkeys(view.size for view in views)
         # Views of equal size share a buffer: fewer, larger operations.
         self._groups = [tuple(n for n, view in enumerate(views) if view.size == size) for size in sizes]
@@ -128,6 +142,7 @@ class ViewRenderer:
     def begin(self, indices: Ints, epoch: int) -> Piece:
         """The part that runs in a worker: everything on a CPU or for arrays, otherwise reading and cropping."""
         if is_batched(self.images):
+            indices = indices if self._actual is None else self._actual[indices]
             with _one_thread():
                 return self._colour(self._crop_array(indices, epoch), epoch)
         piece = self._crop_images(indices, epoch)
@@ -233,12 +248,14 @@ class CentreRenderer:
         self.device = device
         self.strict = strict
         self._skipped = Skipped()
+        self._actual = None if images.readable is None else stand_ins(images.readable)
 
     def begin(self, indices: Ints, epoch: int) -> Piece:  # noqa: ARG002 (equal in every epoch)
         if is_batched(self.images):
             assert self.images.pixels is not None
-            crops = self._centre(self.images.pixels[torch.from_numpy(indices)])
-            return Piece(torch.from_numpy(indices), [crops[None]], [None], [])
+            where = torch.from_numpy(indices)
+            actual = where if self._actual is None else self._actual[where]
+            return Piece(actual, [self._centre(self.images.pixels[actual])[None]], [None], [], actual != where)
         bad_before = len(self._skipped)
         crops = torch.empty(1, len(indices), self.images.channels, self.size, self.size, dtype=torch.uint8)
         real = indices.copy()
@@ -248,12 +265,13 @@ class CentreRenderer:
             )
             crops[0, row] = self._centre(interleaved(image))[0]
         bad = list(self._skipped) if len(self._skipped) > bad_before else []
-        return Piece(torch.from_numpy(real), [crops], [None], bad)
+        return Piece(torch.from_numpy(real), [crops], [None], bad, torch.from_numpy(real != indices))
 
     def finish(self, piece: Piece, epoch: int) -> Batch:  # noqa: ARG002
         piece = to_device(piece, self.device)
         picture = in_unit_range(piece.groups[0][0])
-        return Batch(piece.index, [normalise_(picture, *self.normalisation.tensors(self.device))], [None])
+        views = [normalise_(picture, *self.normalisation.tensors(self.device))]
+        return Batch(piece.index, views, [None], piece.replaced)
 
     def _centre(self, images: Tensor) -> Tensor:
         height, width = images.shape[-2:]
@@ -268,4 +286,4 @@ class CentreRenderer:
 def to_device(piece: Piece, device: torch.device) -> Piece:
     masks = [mask if mask is None else mask.to(device, non_blocking=True) for mask in piece.masks]
     groups = [group.to(device, non_blocking=True) for group in piece.groups]
-    return Piece(piece.index.to(device, non_blocking=True), groups, masks, piece.bad)
+    return Piece(piece.index.to(device, non_blocking=True), groups, masks, piece.bad, piece.replaced)

@@ -1,0 +1,115 @@
+"""The tree of a finished run is that of its images: every later look at them gives the same leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from hirl import HierarchicalKMeans, Hierarchy, Run, pretrain
+from hirl.data import Shapes
+from hirl.explore.embed import embed
+from hirl.methods import SimSiam
+from hirl.runs.checkpoint import load_checkpoint
+from hirl.runs.representations import load_trained
+from hirl.train import loop
+
+OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 16, "accelerator": "cpu", "devices": 1, "knn_every": 0}
+
+
+def simsiam() -> SimSiam:
+    return SimSiam(backbone="resnet10t", backbone_args={"channels": [8, 8, 16, 16]}, dim=16, predictor_hidden=8)
+
+
+@pytest.fixture(scope="module")
+def shapes() -> Shapes:
+    return Shapes(images=100, size=16, cache=False)
+
+
+@pytest.mark.parametrize("spherical", [True, False])
+@pytest.mark.parametrize("features", ["bank", "pass"])
+def test_every_image_has_the_leaf_of_its_clean_z0(
+    features: Any, spherical: bool, shapes: Shapes, tmp_path: Path
+) -> None:
+    builder = HierarchicalKMeans(spherical=spherical)
+    hierarchy = Hierarchy(levels=(12, 4), start_epoch=1, features=features, builder=builder)
+    run = pretrain(shapes, simsiam(), hierarchy, out=tmp_path / "run", **OPTIONS)
+    arrays = embed(run, shapes, device="cpu", quiet=True)
+    tree = run.tree
+    assert torch.equal(tree.leaves, tree.assign(torch.from_numpy(arrays["z0"])))
+    assert np.array_equal(arrays["path"], tree.image_paths.numpy())
+    kept = load_trained(run).tree
+    assert kept is not None
+    assert torch.equal(kept.leaves, tree.leaves)
+    assert all(torch.equal(*pair) for pair in zip(kept.prototypes, tree.prototypes, strict=True))
+    assert load_checkpoint(run.checkpoint_file)["finished"]
+    compared = [line for line in run.metrics() if "bank_agreement" in line]
+    assert len(compared) == (2 if features == "bank" else 0)  # of epochs 2 and 3
+    for line in compared:
+        assert 0 <= line["bank_agreement"] <= line["bank_agreement_coarsest"] <= 1
+
+
+def test_the_agreement_is_that_of_the_bank_with_clean_images(
+    shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a bank that holds the clean features themselves, all leaves agree."""
+
+    def clean(self: loop.Loop) -> tuple[Tensor, Tensor]:
+        return self._embed_all()
+
+    monkeypatch.setattr(loop.Loop, "_features", clean)
+    run = pretrain(shapes, simsiam(), Hierarchy(levels=(12, 4), start_epoch=1), out=tmp_path / "run", **OPTIONS)
+    assert [line["bank_agreement"] for line in run.metrics() if "bank_agreement" in line] == [1, 1]
+
+
+def test_a_collapsed_encoder_keeps_the_prototypes_of_the_last_epoch(
+    shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that trained to the end is not lost because its images can no longer be clustered."""
+    original = loop.Loop._embed_all
+
+    def one_point(self: loop.Loop) -> tuple[Tensor, Tensor]:
+        index, z0 = original(self)
+        return index, torch.ones_like(z0) if self.step == self.plan.steps else z0
+
+    monkeypatch.setattr(loop.Loop, "_embed_all", one_point)
+    with pytest.warns(UserWarning, match="the final tree keeps the prototypes of the last epoch: .* too few"):
+        run = pretrain(shapes, simsiam(), Hierarchy(levels=(12, 4), start_epoch=1), out=tmp_path / "run", **OPTIONS)
+    assert run.finished
+    assert len(run.tree.leaves.unique()) == 1
+
+
+@pytest.mark.parametrize("size", [16, 140])  # in memory, and read as files
+@pytest.mark.parametrize("features", ["bank", "pass"])
+def test_unreadable_images_are_in_no_tree_and_get_no_features(features: Any, size: int, tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for number in range(40):
+        pixels = np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(photos / f"{number:02d}.png")
+    bad = [7, 8, 39]
+    for number in bad:
+        (photos / f"{number:02d}.png").write_bytes(b"broken")
+    hierarchy = Hierarchy(levels=(6, 2), start_epoch=1, features=features)
+    options = OPTIONS | {"image_size": 16, "workers": 0}
+    run = pretrain(str(photos), simsiam(), hierarchy, out=tmp_path / "run", **options)
+    tree = Run(run.folder).tree
+    assert (tree.leaves == -1).nonzero().flatten().tolist() == bad
+    assert tree.count == int(tree.sizes(1).sum()) == 37
+    state = load_checkpoint(run.checkpoint_file)
+    if features == "bank":
+        assert (state["bank"]["step_of"] == -1).nonzero().flatten().tolist() == bad
+    for _ in range(2):  # the second time from the cache
+        with pytest.warns(UserWarning, match="could not be read"):
+            arrays = embed(run, device="cpu", workers=0, quiet=True)
+        assert np.flatnonzero(~arrays["readable"]).tolist() == bad
+        for name in ("features", "z0", "z1", "z2"):
+            assert np.isnan(arrays[name]).all(1).nonzero()[0].tolist() == bad
+            assert np.isfinite(arrays[name][arrays["readable"]]).all()
+        assert np.array_equal(arrays["path"], tree.image_paths.numpy())
+        assert (arrays["path"][bad] == -1).all()

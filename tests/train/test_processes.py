@@ -1,0 +1,148 @@
+"""Any number of processes: each image has one owner in the bank; trees and reported losses are equal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from hirl import Run
+from hirl.explore.embed import embed
+from hirl.hierarchy.ranks import Ranks
+from hirl.runs.checkpoint import load_checkpoint
+from hirl.train.bank import Bank
+
+SCRIPT = Path(__file__).parent / "rank_of_a_bank.py"
+N, UNREADABLE = 103, 7
+IMAGES, LEFT_OUT = 250, 50  # per epoch of two steps
+CONFIG: dict[str, Any] = {
+    "method": {
+        "class_path": "hirl.methods.MoCoV2",
+        "init_args": {
+            "backbone": "resnet10t",
+            "backbone_args": {"channels": [8, 8, 16, 16]},
+            "dim": 16,
+            "queue_length": 100,
+            "bn_splits": 2,
+            "lr": 0.001,
+        },
+    },
+    "hierarchy": {"levels": [12, 4], "negatives": 5, "start_epoch": 2},  # some images are in neither epoch before it
+    "epochs": 4,
+    "batch_size": 100,
+    "accelerator": "cpu",
+    "knn_every": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def banks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+    """What each process of groups of 1, 2 and 4 found."""
+    found = {}
+    for world in (1, 2, 4):
+        folder = tmp_path_factory.mktemp(f"group{world}")
+        processes = [
+            subprocess.Popen(
+                [sys.executable, SCRIPT, str(rank), str(world), folder],
+                stderr=subprocess.PIPE,
+                env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
+            )
+            for rank in range(world)
+        ]
+        for process in processes:
+            _, errors = process.communicate(timeout=300)
+            assert process.returncode == 0, errors.decode()
+        found[world] = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(world)]
+    return found
+
+
+def test_every_image_has_exactly_one_owner_at_every_tree(banks: dict[int, list[dict[str, Any]]]) -> None:
+    everyone = [index for index in range(N) if index != UNREADABLE]
+    for ranks in banks.values():
+        for owned in zip(*(rank["owned"] for rank in ranks), strict=True):
+            assert sorted(torch.cat(owned).tolist()) == everyone
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_several_processes_build_the_trees_of_one(world: int, banks: dict[int, list[dict[str, Any]]]) -> None:
+    (alone,) = banks[1]
+    for rank in banks[world]:
+        for mine, expected in zip(rank["trees"], alone["trees"], strict=True):
+            assert all(torch.equal(mine[name], expected[name]) for name in expected)
+
+
+def test_a_checkpoint_holds_each_image_once(banks: dict[int, list[dict[str, Any]]]) -> None:
+    (alone,) = banks[1]
+    for ranks in banks.values():
+        for rank in ranks:
+            for name, expected in alone["state"].items():
+                assert torch.equal(rank["state"][name], expected), name
+                assert torch.equal(rank["continued"][name], expected), name
+
+
+def test_an_image_without_exactly_one_owner_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank, ranks = Bank(4, 2), Ranks(None)
+    bank.collect(torch.arange(4), torch.ones(4, 2), 1)
+    assert len(bank.own(ranks)) == 4
+    monkeypatch.setattr(Ranks, "sum", lambda _, tensor: 2 * tensor)  # as if another process owned the images too
+    with pytest.raises(RuntimeError, match="8 images are owned by the 1 processes, but there are 4"):
+        bank.own(ranks)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
+    """The same run on one process and on two."""
+    folder = tmp_path_factory.mktemp("processes")
+    pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, 1, 1, 3)) // 2
+    noise = np.random.default_rng(1).integers(0, 128, (IMAGES, 16, 16, 3))
+    np.savez(folder / "images.npz", images=(pixels + noise).astype(np.uint8))
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    for devices in (1, 2):
+        named = {"config": folder / "config.yaml", "out": folder / str(devices), "devices": devices}
+        options = [text for name, value in named.items() for text in (f"--{name}", str(value))]
+        command = [sys.executable, "-m", "hirl.cli.main", "pretrain", str(folder / "images.npz"), *options]
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
+    return {devices: Run(folder / str(devices)) for devices in (1, 2)}
+
+
+def test_a_late_first_tree_is_that_of_one_process(trained: dict[int, Run]) -> None:
+    """Features agree to what rounding makes of them in training; a leaf may change for an image between two."""
+    trees = [[line for line in run.metrics() if "largest_node_1" in line] for run in trained.values()]
+    assert len(trees[0]) == len(trees[1]) == 3  # of epochs 3 and 4, and of the finished run
+    for one, two in zip(*trees, strict=True):
+        for name in ("largest_node_0", "largest_node_1", "assignment_entropy"):
+            assert two[name] == pytest.approx(one[name], abs=0.05)
+    one, two = (load_checkpoint(run.checkpoint_file)["bank"] for run in trained.values())
+    assert torch.equal(one["step_of"], two["step_of"])
+    torch.testing.assert_close(two["features"], one["features"], rtol=0, atol=2e-2)
+    assert float((trained[1].tree.leaves == trained[2].tree.leaves).float().mean()) > 0.95
+
+
+def test_losses_are_those_of_the_batch_over_all_processes(trained: dict[int, Run]) -> None:
+    for name in ("loss_image", "loss_spd", "contrast_accuracy"):
+        for epoch in range(4):
+            one, two = (epoch_mean(run, name, epoch) for run in trained.values())
+            assert two == pytest.approx(one, rel=1e-3, abs=1e-4), (epoch, name)
+
+
+def epoch_mean(run: Run, name: str, epoch: int) -> float:
+    """The mean over the two steps of an epoch, whichever of them were reported together."""
+    total, before = 0.0, 2 * epoch
+    for line in run.metrics():
+        if name in line and 2 * epoch < line["step"] <= 2 * epoch + 2:
+            total, before = total + line[name] * (line["step"] - before), line["step"]
+    assert before == 2 * epoch + 2
+    return total / 2
+
+
+def test_the_final_tree_is_that_of_the_images_on_any_number_of_processes(trained: dict[int, Run]) -> None:
+    for run in trained.values():
+        arrays = embed(run, device="cpu", quiet=True)
+        assert np.array_equal(arrays["path"], run.tree.image_paths.numpy())
