@@ -55,7 +55,7 @@ def test_a_seventh_method_trains_continues_and_is_evaluated(tmp_path: Path) -> N
     scored = hirl("evaluate", "run", "knn", "--test_data", "val.npz", "--knn.ks", "10", folder=tmp_path)
     assert scored.returncode == 0, scored.stderr
     written = hirl("embed", "run", "--out", "z.npz", folder=tmp_path)
-    assert "give its class with method" in written.stderr  # a file must not name code
+    assert "which is not part of hirl: name the class yourself" in written.stderr  # a file must not name code
     written = hirl("embed", "run", "--method", "simclr.SimCLR", "--out", "z.npz", folder=tmp_path)
     assert written.returncode == 0, written.stderr
     z = np.load(tmp_path / "z.npz")

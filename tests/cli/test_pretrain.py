@@ -207,7 +207,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "four channels": (["{images}", "--config", "{config}", "--channels", "4"], "channels"),
     "an unknown backbone": (["{images}", "--config", "{config}", "--method.backbone", "resnet5"], "timm model"),
     "weights from nowhere": (["{images}", "--config", "{config}", "--init_from", "nowhere"], "no run folder"),
-    "weights of prose": (["{images}", "--config", "{config}", "--init_from", "{prose}"], "no file of plain weights"),
+    "weights of prose": (["{images}", "--config", "{config}", "--init_from", "{prose}"], "not a file of plain weights"),
     "a file for a folder": (["{images}", "--config", "{config}", "--out", "{prose}"], "is a file, not a run folder"),
     "somebody's folder": (["{images}", "--config", "{config}", "--out", "{full}"], "is not empty"),
 }
