@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 
 from hirl.data.loader import Loader
-from hirl.data.sources import Skipped, in_memory, open_images
+from hirl.data.sources import open_in_memory
 from hirl.data.sources.subset import Subset
 from hirl.files import atomic_write
 from hirl.hierarchy.levels import check_levels, suggest_levels
@@ -65,10 +64,7 @@ def tune(
         seed: Seed of all random draws.
         options: Further arguments of `hirl.pretrain`.
     """
-    skipped = Skipped()
-    images = in_memory(open_images(data, split=split, channels=channels), skipped=skipped)
-    if len(skipped):
-        warnings.warn(skipped.summary(images.name), stacklevel=2)
+    images = open_in_memory(data, split=split, channels=channels)
     count = held_out if held_out is not None else min(HELD_OUT, len(images) // 5)
     if not 1 <= count < len(images):
         raise ValueError(f"held_out is {count}, but must be at least 1 and below the {len(images)} images")

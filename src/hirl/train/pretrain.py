@@ -29,7 +29,6 @@ from hirl.train.setup import (
     check_arguments,
     check_image_count,
     default_folder,
-    default_image_size,
     load_state,
     open_folder,
     open_observer,
@@ -107,7 +106,7 @@ def pretrain(
     check_image_count(images, hierarchy, batch_size=batch_size, epochs=epochs)
 
     # Resolve the settings; the run folder keeps those that decide the result
-    size = default_image_size(images) if image_size is None else image_size
+    size = images.default_size if image_size is None else image_size
     data_name = os.fspath(data) if isinstance(data, str | os.PathLike) else images.name
     path = path_of(data)
     config = {

@@ -31,8 +31,6 @@ from hirl.train.online_knn import OnlineKnn, open_val
 from hirl.train.report import Reporter
 from hirl.train.streams import HEADS, NETWORKS
 
-DEFAULT_IMAGE_SIZE = 224
-
 
 def resolve_method(method: Method | type[Method] | str) -> Method:
     """A method, from itself, its class, or the name of its class."""
@@ -83,11 +81,6 @@ def check_image_count(images: ImageSet, hierarchy: Hierarchy | None, *, batch_si
                 f"the hierarchy would start after epoch {start} of {epochs} and never have a tree: use more epochs, "
                 f"an earlier hierarchy.start_epoch (at most {epochs - 1}), or hierarchy null for a baseline"
             )
-
-
-def default_image_size(images: ImageSet) -> int:
-    """Return the size of images that are held in memory because they are small and equal in size, else 224."""
-    return DEFAULT_IMAGE_SIZE if images.pixels is None else int(min(images.pixels.shape[-2:]))
 
 
 def default_folder(data: str, method: Method, hierarchy: Hierarchy | None, seed: int) -> str:
