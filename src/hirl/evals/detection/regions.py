@@ -194,17 +194,17 @@ def detections(scores: Tensor, boxes: Tensor, size: tuple[int, int]) -> Found:
 
 
 def paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
-    """(height, width) bool: a mask (M, M) of probabilities in its place in the image."""
+    """(height, width) bool: a mask (M, M) of probabilities in its place in the image, at pixels centred in its box."""
     placed = torch.zeros(height, width, dtype=torch.bool)
     x1, y1, x2, y2 = box.tolist()
-    left, top = max(0, math.floor(x1)), max(0, math.floor(y1))
-    right, bottom = min(width, math.ceil(x2)), min(height, math.ceil(y2))
+    left, top = max(0, math.ceil(x1 - 0.5)), max(0, math.ceil(y1 - 0.5))
+    right, bottom = min(width, math.floor(x2 + 0.5)), min(height, math.floor(y2 + 0.5))
     if right <= left or bottom <= top or x2 <= x1 or y2 <= y1:
         return placed
     columns = (torch.arange(left, right) + 0.5 - x1) / (x2 - x1) * 2 - 1  # pixel centres in the box's own [-1, 1]
     rows = (torch.arange(top, bottom) + 0.5 - y1) / (y2 - y1) * 2 - 1
     grid = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1)
-    values = F.grid_sample(mask[None, None].float(), grid[None], align_corners=False)[0, 0]
+    values = F.grid_sample(mask[None, None].float(), grid[None], padding_mode="border", align_corners=False)[0, 0]
     placed[top:bottom, left:right] = values >= 0.5
     return placed
 
