@@ -200,7 +200,7 @@ def test_draws_are_a_function_of_the_images_seed(family: str, generator: torch.G
 
 
 def test_what_pads_a_batch_changes_nothing(generator: torch.Generator) -> None:
-    """Tokens of an image are the same alone and beside a larger one: positions are its own, padding is not attended to."""
+    """Tokens of an image are the same alone and beside a larger one: its positions are its own, padding is hidden."""
     detector = small("cascade").eval()
     body = detector.body
     assert isinstance(body, PyramidBody)
@@ -248,7 +248,7 @@ def test_torchvisions_resnet_becomes_c4() -> None:
 
 @pytest.mark.parametrize("backbone", ["convnext_atto", "mixer_s32_224", "eva02_tiny_patch14_224"])
 def test_other_networks_are_refused(backbone: str) -> None:
-    with torch.device("meta"), pytest.raises(ValueError, match="it takes ResNets .* and plain vision transformers"):
+    with torch.device("meta"), pytest.raises(ValueError, match=r"it takes ResNets .* and plain vision transformers"):
         make_detector(make_backbone(backbone), 2, segment=True)
 
 

@@ -106,7 +106,7 @@ def test_perfect_predictions_score_one(folder: Path) -> None:
         if instance.segmentation is not None
     ]
     for kind in ("bbox", "segm"):
-        figures = average_precision(images, predictions, kind).figures  # type: ignore[arg-type]
+        figures = average_precision(images, predictions, kind).figures
         assert figures["AP"] == pytest.approx(1)
         assert figures["AP50"] == pytest.approx(1)
 

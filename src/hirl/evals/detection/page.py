@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hirl.evals.detection.annotations import DetectionSet
+from hirl.evals.detection.annotations import DetectionSet, Segmentation
 from hirl.evals.detection.predictions import Prediction
-from hirl.evals.detection.segmentations import Segmentation, pixels
+from hirl.evals.detection.segmentations import pixels
 from hirl.files import atomic_write
 
 if TYPE_CHECKING:
