@@ -25,6 +25,10 @@ Part = Literal["train", "test"]
 Row = Mapping[str, Any]  # column → value
 
 
+def no_message(_text: str) -> None:
+    """Print nothing."""
+
+
 @dataclass(frozen=True)
 class Needs:
     """What an evaluation needs, checked before the first one runs.
@@ -32,12 +36,14 @@ class Needs:
     train: images to learn from or to search, beside those to test on
     labels: labels in every part that is opened
     run: the tree and the heads of the run, where there is a run; its result then depends on them
+    features: pooled features of centre-cropped images; tasks that show images otherwise do without
     feature_maps: an encoder with dense feature maps, see `hirl.backbones.feature_maps`
     """
 
     train: bool = True
     labels: bool = False
     run: bool = False
+    features: bool = True
     feature_maps: bool = False
 
 
@@ -59,6 +65,7 @@ class Subject:
     workers: int | None = None  # processes that read images; None: as suits them
     folder: Path | None = None  # for files beside the result, such as a checkpoint of long training; not created yet
     progress: Progress = no_progress
+    message: Callable[[str], None] = no_message  # prints a line
 
     @property
     def train(self) -> ImageSet:

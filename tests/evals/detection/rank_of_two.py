@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
-from small_training import NORMALISATION, prepared
 
 from hirl.evals.detection.opening import open_detection
 from hirl.evals.detection.predictions import predict
 from hirl.evals.detection.regions import HeadSizes
 from hirl.evals.detection.training import Training
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
+
+from .small_training import NORMALISATION, prepared
 
 
 def main(folder: Path, out: Path) -> None:

@@ -68,7 +68,7 @@ def train(folder: Path, family: str, checkpoint_file: Path | None, **options: An
     detector, plan, samples = prepared(
         images, family, sizes=sizes, **({"epochs": 4, "batch_size": 2, "lr": 0.02} | options)
     )
-    settings = {"identity": "small", "checkpoint": checkpoint_file, "save_every": 0.0} | extra
+    settings: dict[str, Any] = {"identity": "small", "checkpoint": checkpoint_file, "save_every": 0.0} | extra
     Training(fabric, detector, plan, samples, NORMALISATION, **settings).fit()
     return detector
 
@@ -94,7 +94,7 @@ def arm(where: str, at: int) -> None:
                 die()
             step(self, *arguments)
 
-        Training._step = stepped  # type: ignore[method-assign]
+        Training._step = stepped  # type: ignore[method-assign, assignment]
     else:
         save = torch.save
 

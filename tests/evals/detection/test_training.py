@@ -24,6 +24,7 @@ from hirl.evals.detection.schedule import C4, CASCADE, Schedule, param_groups, p
 from hirl.evals.detection.scoring import average_precision
 from hirl.evals.detection.training import Positions, Training
 
+from .rank_of_two import main as rank_main
 from .small_training import NORMALISATION, prepared, train
 
 Coco = Callable[..., Path]
@@ -147,7 +148,7 @@ def test_mixed_precision_learns(coco: Coco) -> None:
         assert {parameter.dtype for parameter in detector.parameters()} == {torch.float32}
 
 
-def test_images_are_read_ahead_by_workers(coco: Coco, tmp_path: Path) -> None:
+def test_images_are_read_ahead_by_workers(coco: Coco) -> None:
     folder = coco(images=4)
     one = train(folder, "c4", None, epochs=2)
     two = train(folder, "c4", None, epochs=2, workers=2)
@@ -165,19 +166,19 @@ def test_training_that_diverges_says_so(coco: Coco) -> None:
         train(coco(), "cascade", None, lr=1e12, epochs=20)
 
 
-def test_two_processes_train_what_one_does(coco: Coco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_train_what_one_does(coco: Coco, tmp_path: Path) -> None:
     """Gradients are averaged, batch norm is shared, and both processes find the same objects."""
     folder = coco(images=4)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
-    rank = Path(__file__).parent / "rank_of_two.py"
     group = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    command = [sys.executable, str(rank), str(folder), str(tmp_path)]
+    command = [sys.executable, "-m", "evals.detection.rank_of_two", str(folder), str(tmp_path)]
     processes = [
         subprocess.Popen(
             command,
             env=os.environ | group | {"OMP_NUM_THREADS": "1", "RANK": str(n), "LOCAL_RANK": str(n)},
+            cwd=Path(__file__).parents[2],
             stderr=subprocess.PIPE,
         )
         for n in range(2)
@@ -186,10 +187,7 @@ def test_two_processes_train_what_one_does(coco: Coco, tmp_path: Path, monkeypat
         _, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors.decode()
     ends = [torch.load(tmp_path / f"{n}.pt", weights_only=True) for n in range(2)]
-    monkeypatch.setattr(sys, "path", [str(rank.parent), *sys.path])
-    import rank_of_two
-
-    rank_of_two.main(folder, tmp_path)
+    rank_main(folder, tmp_path)
     alone = torch.load(tmp_path / "alone.pt", weights_only=True)
     for family in ("c4", "cascade"):
         for name, value in ends[0][family].items():

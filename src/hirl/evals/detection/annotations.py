@@ -65,6 +65,7 @@ class DetectionSet(ImageSet):
         self.images = tuple(images)
         self.categories = tuple(categories)
         self.faults = faults
+        self.fingerprint = self._sha256()
 
     def __len__(self) -> int:
         return len(self.images)
@@ -84,13 +85,14 @@ class DetectionSet(ImageSet):
     def instances(self) -> Iterator[Instance]:
         return (instance for image in self.images for instance in image.instances)
 
-    @property
-    def sha256(self) -> str:
-        """Of all that training and scoring depend on, apart from the pixels."""
+    def _sha256(self) -> str:
+        """Of all that training and scoring depend on; files count by their size and time."""
         found = hashlib.sha256(json.dumps([[one.id, one.name] for one in self.categories]).encode())
         for image in self.images:
             instances = [[one.id, one.label, *one.box, one.crowd, one.segmentation] for one in image.instances]
-            entry = [image.id, image.file.name, image.width, image.height, instances]
+            status = image.file.stat()
+            file = [image.file.name, status.st_size, status.st_mtime_ns]
+            entry = [image.id, file, image.width, image.height, instances]
             found.update(json.dumps(entry, sort_keys=True, default=_text).encode())
         return found.hexdigest()
 

@@ -64,7 +64,7 @@ def _categories(entries: list[Any], file: Path) -> list[Category]:
     found: dict[int, Category] = {}
     for place, entry in enumerate(entries):
         key, name = _get(entry, "id"), _get(entry, "name")
-        if not _is_whole(key) or not isinstance(name, str):
+        if not _is_integer(key) or not isinstance(name, str):
             raise ValueError(f"{str(file)!r}: category {place} must have a whole number as id and a name")
         if key in found:
             raise ValueError(
@@ -84,8 +84,8 @@ def _images(entries: list[Any], folder: Path, faults: Faults) -> dict[int, Annot
         try:
             image = _image(entry, key, folder, found)
         except Broken as fault:
-            faults.add(f"image id {key}" if _is_whole(key) else f"image {place}", fault)
-            if _is_whole(key):
+            faults.add(f"image id {key}" if _is_integer(key) else f"image {place}", fault)
+            if _is_integer(key):
                 found.setdefault(key, None)
         else:
             found[image.id] = image
@@ -94,11 +94,11 @@ def _images(entries: list[Any], folder: Path, faults: Faults) -> dict[int, Annot
 
 def _image(entry: Any, key: Any, folder: Path, found: Mapping[int, AnnotatedImage | None]) -> AnnotatedImage:
     name, width, height = (_get(entry, part) for part in ("file_name", "width", "height"))
-    if not _is_whole(key) or not isinstance(name, str) or not name:
+    if not _is_integer(key) or not isinstance(name, str) or not name:
         raise Broken("image without id or file name", "must have a whole number as id and a file_name")
     if key in found:
         raise Broken("duplicate image id", f"is used again, by {name!r}; ids are unique")
-    if not (_is_whole(width) and _is_whole(height) and width > 0 and height > 0):
+    if not (_is_integer(width) and _is_integer(height) and width > 0 and height > 0):
         raise Broken("image without size", f"is {width} × {height}, but width and height must be at least 1")
     check_image_file(folder / name, width, height)
     return AnnotatedImage(key, folder / name, width, height, ())
@@ -118,14 +118,14 @@ def _objects(
     used: set[int] = set()
     for place, entry in enumerate(entries):
         key, image_id = _get(entry, "id"), _get(entry, "image_id")
-        what = f"annotation id {key}" if _is_whole(key) else f"annotation {place}"
+        what = f"annotation id {key}" if _is_integer(key) else f"annotation {place}"
         try:
-            if not _is_whole(key):
+            if not _is_integer(key):
                 raise Broken("annotation without id", "must have a whole number as id")
             if key in used:
                 raise Broken("duplicate annotation id", f"is used again, for image id {image_id!r}; ids are unique")
             used.add(key)
-            if not _is_whole(image_id) or image_id not in images:
+            if not _is_integer(image_id) or image_id not in images:
                 raise Broken("unknown image", f"belongs to image id {image_id!r}, which is not among the images")
             image = images[image_id]
             if image is not None:
@@ -145,7 +145,7 @@ def _instance(
     segment: bool,
 ) -> Instance:
     category: Any = entry.get("category_id")
-    if not _is_whole(category) or category not in labels:
+    if not _is_integer(category) or category not in labels:
         raise Broken("unknown category", f"has category id {category!r}, which is not among the categories")
     box = check_box(entry.get("bbox"), image.width, image.height, what, faults)
     segmentation = entry.get("segmentation") if segment else None
@@ -188,5 +188,5 @@ def _get(entry: Any, key: str) -> Any:
     return entry.get(key) if isinstance(entry, dict) else None
 
 
-def _is_whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

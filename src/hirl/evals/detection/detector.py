@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.detection.image_list import ImageList
 
-from hirl.evals.detection.c4 import c4_parts, is_resnet
+from hirl.evals.detection.c4 import C4Heads, c4_parts, is_resnet
 from hirl.evals.detection.cascade import cascade_parts
 from hirl.evals.detection.pyramid import PyramidBody, is_plain_vit
 from hirl.evals.detection.regions import Found, HeadSizes, SeededSampler, Target
@@ -25,6 +25,13 @@ class Detector(nn.Module):
         self.body = body
         self.proposals = proposals
         self.heads = heads
+
+    @property
+    def kind(self) -> str:
+        """What it is called in publications."""
+        segments = any(name.endswith("mask_fcn_logits.weight") for name, _ in self.heads.named_parameters())
+        network = "Mask R-CNN" if segments else "Faster R-CNN" if isinstance(self.heads, C4Heads) else "R-CNN"
+        return f"{network} C4" if isinstance(self.heads, C4Heads) else f"Cascade {network}"
 
     @property
     def multiple(self) -> int:

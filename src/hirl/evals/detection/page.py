@@ -49,7 +49,8 @@ def write_page(
     file: Path, images: DetectionSet, predictions: Sequence[Prediction], *, count: int, title: str, figures: str
 ) -> None:
     """Draws `count` images, spread over the set; on the left what is there, on the right what was found."""
-    places = sorted({round(place * (len(images) - 1) / max(1, count - 1)) for place in range(min(count, len(images)))})
+    many = min(count, len(images))
+    places = [place * len(images) // many for place in range(many)]
     shown = [images.images[place] for place in places]
     by_image: dict[int, list[Prediction]] = {image.id: [] for image in shown}
     for one in predictions:

@@ -97,8 +97,9 @@ class Training:
             if start < steps:
                 self._settle_batch_norm(module)
                 self._save(steps, None)
-        for buffer in self.detector.buffers():
-            self.fabric.broadcast(buffer) if self.fabric.world_size == 1 else torch.distributed.broadcast(buffer, 0)
+        if self.fabric.world_size > 1:  # the statistics of batch norm may differ in their last digits
+            for buffer in self.detector.buffers():
+                torch.distributed.broadcast(buffer, 0)
         self.detector.eval()
 
     def _batches(self, start: int, stop: int) -> Iterator[list[list[Drawn]]]:
