@@ -30,7 +30,7 @@ def main(folder: Path, out: Path) -> None:
     images = open_detection(folder, "train", segment=False)
     ends: dict[str, Any] = {}
     for family in ("c4", "cascade"):
-        sizes = HeadSizes(regions=8, proposals=10, channels=8, hidden=16)
+        sizes = HeadSizes(regions=8, proposals=50, channels=8, hidden=16)
         detector, plan, samples = prepared(
             images, family, sizes=sizes, side=112, segment=False, epochs=2, batch_size=4, lr=0.01, crops=False
         )

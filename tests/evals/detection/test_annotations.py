@@ -270,12 +270,24 @@ def test_faults_of_pascal_voc_are_listed(tmp_path: Path) -> None:
     assert "object 2 of d.xml is called 'ghost', which is not among the categories" in test.faults.sentences[3][1]
 
 
-def test_a_set_has_one_hash_for_all_that_counts(coco: Coco) -> None:
-    assert opened(coco()).fingerprint == opened(coco()).fingerprint
+def test_a_set_has_one_fingerprint_for_all_that_counts(coco: Coco) -> None:
+    folder = coco()
+    file = folder / "annotations" / "instances_train.json"
+    untouched = file.read_text()
+    found = {opened(folder).fingerprint}
     changes: list[dict[str, Any]] = [
         {},
         {"bbox": [1, 1, 5, 5]},
         {"category_id": 7},
         {"segmentation": [[1, 1, 9, 1, 9, 9]]},
+        {"iscrowd": 1},
     ]
-    assert len({opened(coco(edit("annotations", 0, **change))).fingerprint for change in changes}) == len(changes)
+    for change in changes:
+        document = json.loads(untouched)
+        document["annotations"][0] |= change
+        file.write_text(json.dumps(document))
+        found.add(opened(folder).fingerprint)
+    assert len(found) == len(changes)  # the first changes nothing
+    file.write_text(untouched)
+    Image.new("RGB", (64, 56), (1, 2, 3)).save(folder / "images" / "1.png")
+    assert opened(folder).fingerprint not in found
