@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import venv
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,7 @@ def rooms() -> dict[str, dict[str, set[str]]]:
         room = place.with_suffix("").parts[0]
         found.setdefault(room, {})
         for name in imports(file):
+            assert name != "hirl", f"{place} imports hirl itself: import the room"
             other = name.split(".")[1] if name.startswith("hirl.") else room
             if other not in (room, "__version__") and (place.as_posix(), other) != EXCEPTION:
                 found[room].setdefault(other, set()).add(place.as_posix())
@@ -91,7 +93,9 @@ def circle(graph: dict[str, dict[str, set[str]]]) -> list[str] | None:
 
 def test_rooms_form_no_circle() -> None:
     graph = rooms()
-    assert circle(graph) is None, f"rooms import each other in a circle: {circle(graph)}"
+    ring = circle(graph)
+    files = [sorted(graph[one][other]) for one, other in pairwise(ring or [])]
+    assert ring is None, f"rooms import each other in a circle: {' → '.join(ring)}, by {files}"
     graph["hierarchy"]["cli"] = {"hierarchy/tree.py"}
     assert circle(graph) is not None  # the check can fail
 

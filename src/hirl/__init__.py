@@ -1,4 +1,4 @@
-"""hirl learns hierarchical image representations from unlabelled pictures.
+"""hirl learns hierarchical image representations from unlabelled images.
 
 The public names load when they are first used, so that importing hirl, or asking its command for help, costs nothing.
 """

@@ -141,7 +141,8 @@ def test_levels_and_start_fit_the_data_and_are_printed(
 ) -> None:
     run = pretrain(shapes, moco(), Hierarchy(), out=tmp_path / "run", **OPTIONS)
     output = capsys.readouterr().out
-    assert f"hierarchy of {run.tree.levels} prototypes from epoch 2 on" in output
+    levels = ", ".join(map(str, run.tree.levels))
+    assert f"hierarchy of {levels} prototypes; the first tree is built after epoch 1" in output
     assert "learning rate 0.00187 for this batch size" in output
 
 

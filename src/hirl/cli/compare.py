@@ -14,6 +14,7 @@ from hirl.config.parser import Parser
 
 
 def compare_options(parser: Parser) -> None:
+    from hirl.evals import EVALUATIONS
     from hirl.studies.compare import compare
 
     parser.add_argument("data", help="Labelled images: a folder, a .npz file, or a known name such as shapes.")
@@ -24,12 +25,16 @@ def compare_options(parser: Parser) -> None:
     parser.add_argument("--ablate", nargs="+", default=[], help=about)
     about = "Methods and other classes outside hirl that the recipes name, as package.module.Class."
     parser.add_argument("--classes", nargs="+", default=[], help=about)
+    for name, kind in EVALUATIONS.items():
+        parser.add_options(kind, name)
 
 
 def run_compare(config: Namespace) -> None:
+    from hirl.evals import EVALUATIONS, find_evaluation
     from hirl.studies.compare import compare
 
-    options = vars(config) | {
+    options = {name: value for name, value in vars(config).items() if name not in EVALUATIONS} | {
+        "tasks": [config[find_evaluation(name).name] for name in config.tasks],
         "ablate": ablation(config.ablate),
         "classes": [import_class(path) for path in config.classes],
     }
@@ -52,4 +57,4 @@ def ablation(settings: Sequence[str]) -> dict[str, list[Any]]:
     return tried
 
 
-COMPARE = Command("compare", "train and evaluate base and HIRL side by side", compare_options, run_compare)
+COMPARE = Command("compare", "train and evaluate baseline and HIRL side by side", compare_options, run_compare)

@@ -29,14 +29,14 @@ MISTAKE = 2
 
 ABOUT = """usage: hirl COMMAND [options]
 
-hirl learns hierarchical image representations from unlabelled pictures.
+hirl learns hierarchical image representations from unlabelled images.
 
 examples:
   hirl demo                                            a tree of handwritten digits, in seconds
   hirl pretrain photos/ --method DINO --epochs 100     learn from a folder of images; the same command continues
   hirl pretrain photos/ --method MoCoV2 --hierarchy null   the method alone, as a baseline
   hirl evaluate runs/photos-dino-hirl-0 knn linear     how good its encoder is, given labels
-  hirl compare shapes small/moco_v2 small/dino         base and HIRL side by side, in tables
+  hirl compare shapes small/moco_v2 small/dino         baseline and HIRL side by side, in tables
   hirl tune photos/ --config small/dino                which levels and negatives suit the images
   hirl embed runs/photos-dino-hirl-0 --out z.npz       features, z0 … zL and paths of its images, for use elsewhere
   hirl show runs/photos-dino-hirl-0                    a run as a page of text
@@ -79,9 +79,9 @@ def _run(args: Sequence[str]) -> None:
         commands = "\n".join(f"  {command.name:<10} {command.about}" for command in COMMANDS.values())
         print(ABOUT.format(commands=commands))
     elif name == "--version":
-        import hirl
+        from importlib.metadata import version
 
-        print(f"hirl {hirl.__version__}")
+        print(f"hirl {version('hirl')}")
     elif name not in COMMANDS:
         close = difflib.get_close_matches(name, COMMANDS, n=1)
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(COMMANDS)}"

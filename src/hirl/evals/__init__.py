@@ -2,6 +2,7 @@
 
 from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.evals.clustering import Clustering
+from hirl.evals.detection.evaluation import Detection
 from hirl.evals.finetune import FineTune
 from hirl.evals.knn import KNN
 from hirl.evals.linear import Linear
@@ -11,7 +12,7 @@ from hirl.evals.tree import TreeAgreement
 from hirl.terminal.figures import Figure, Kind
 
 EVALUATIONS: dict[str, type[Evaluation]] = {
-    kind.name: kind for kind in (KNN, Linear, Clustering, TreeAgreement, SemiSupervised, FineTune, Transfer)
+    kind.name: kind for kind in (KNN, Linear, Clustering, TreeAgreement, SemiSupervised, FineTune, Transfer, Detection)
 }
 """By their names on the command line."""
 RENAMED = {"hierarchy": "tree"}
@@ -31,6 +32,7 @@ __all__ = [
     "EVALUATIONS",
     "KNN",
     "Clustering",
+    "Detection",
     "Evaluation",
     "Figure",
     "FineTune",

@@ -25,6 +25,10 @@ Part = Literal["train", "test"]
 Row = Mapping[str, Any]  # column → value
 
 
+def no_message(_text: str) -> None:
+    """Print nothing."""
+
+
 @dataclass(frozen=True)
 class Needs:
     """What an evaluation needs, checked before the first one runs.
@@ -33,8 +37,8 @@ class Needs:
     labels: labels in every part that is opened
     run: the tree and the heads of the run, where there is a run; its result then depends on them
     feature_maps: an encoder with dense feature maps, see `hirl.backbones.feature_maps`
-    features: features of the images. Images that cannot be read are then left out of every part, so that features and
-        labels have the same rows; otherwise the evaluation reads the images itself, and leaves them out itself
+    features: pooled features of centre-cropped images. Images that cannot be read are then left out of every part, so
+        that features and labels have the same rows; otherwise the evaluation reads the images and leaves them out itself
     """
 
     train: bool = True
@@ -62,6 +66,7 @@ class Subject:
     workers: int | None = None  # processes that read images; None: as suits them
     folder: Path | None = None  # for files beside the result, such as a checkpoint of long training; not created yet
     progress: Progress = no_progress
+    message: Callable[[str], None] = no_message  # prints a line
 
     @property
     def train(self) -> ImageSet:
@@ -104,7 +109,7 @@ class Evaluation(ABC):
         `test` must be there; any `ImageSet` will do.
         """
         parts: dict[Part, ImageSet] = {"train": request.train()} if self.needs.train else {}
-        return parts | {"test": request.test(held_out=self.needs.train)}
+        return parts | {"test": request.test(held_out=self.needs.train, labelled=self.needs.labels)}
 
     @abstractmethod
     def run(self, subject: Subject) -> Result:

@@ -23,7 +23,7 @@ from hirl.evals.feature_cache import FeatureCache
 from hirl.evals.images import request_images
 from hirl.evals.labels import check_labels
 from hirl.evals.protocol import protocol_of, store, stored
-from hirl.evals.report import print_headline, print_result
+from hirl.evals.report import print_headline, print_message, print_result
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
@@ -107,6 +107,7 @@ def evaluate(
     where = find_device(device)
     extractors: dict[Preprocessing, Extractor] = {}
     tree = _tree(encoder.run)
+    quiet = quiet or not _is_first_process()
 
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
 
@@ -117,10 +118,12 @@ def evaluate(
                 encoder, first, image_size=image_size, mean=mean, std=std, device=where, workers=workers
             )
             if preprocessing not in extractors:  # tasks on the same images share their features
-                extractor = Extractor(encoder, preprocessing, features, method=method, progress=progress)
-                _check_features(extractor, first.channels)
-                extractors[preprocessing] = extractor
+                extractors[preprocessing] = Extractor(
+                    encoder, preprocessing, features, method=method, progress=progress
+                )
             extractor = extractors[preprocessing]
+            if task.needs.features:
+                _check_features(extractor, first.channels)
             return Prepared(task, _subject(extractor, parts, tree, seed), extractor)
 
         prepared = [prepare(task) for task in asked]
@@ -144,13 +147,20 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
         subject = replace(subject, folder=result_file(folder, protocol).with_suffix(""))
     if task.needs.features:
         subject = _without_unreadable(subject, extractor)
+    if not quiet:
+        subject = replace(subject, message=print_message)
     with _errors_named(task):
         result = task.run(subject)
-    if folder is not None and protocol is not None:
+    if folder is not None and protocol is not None and _is_first_process():
         store(folder, protocol, result, extractor)
     if not quiet:
-        print_result(task.name, subject, result)
+        print_result(task.name, subject, result, sized=task.needs.features)
     return result
+
+
+def _is_first_process() -> bool:
+    """Whether this process writes and prints: of those that torchrun started one does."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager

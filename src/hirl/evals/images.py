@@ -27,8 +27,13 @@ class ImageRequest:
         """The images to learn from or to search."""
         return self._open(self.data, self.split)
 
-    def test(self, *, held_out: bool = True) -> ImageSet:
-        """The images to test on: by default the val part. `held_out=False`: images without parts will do."""
+    def test(self, *, held_out: bool = True, labelled: bool = True) -> ImageSet:
+        """The images to test on: by default the val part.
+
+        Args:
+            held_out: Whether they must be others than the training images.
+            labelled: Whether labels are needed, for the advice to a user who has none.
+        """
         if self.test_data is not None:
             return self._open(self.test_data, self.test_split)
         if self.test_split is not None:
@@ -39,7 +44,7 @@ class ImageRequest:
             if not held_out:
                 return self._open(self.data, None)
             train = self.train()
-            if train.labels is None:
+            if labelled and train.labels is None:
                 raise ValueError(
                     f"{train.name} has no labels, but this evaluation needs them: name labelled images with data, in "
                     "folders such as train/cat/1.jpg and val/cat/2.jpg. Without labels, hirl embed and hirl cluster "

@@ -16,20 +16,23 @@ from hirl.terminal.figures import format_cell, format_figure
 from hirl.terminal.tables import print_table
 
 
-def print_result(task: str, subject: Subject, result: Result) -> None:
-    """Print a task's figures: a table per run of rows with the same columns, the headline, and what was chosen."""
+def print_result(task: str, subject: Subject, result: Result, *, sized: bool = True) -> None:
+    """Print a task's figures: a table per run of rows with the same columns, the headline, and what was chosen.
+
+    sized: whether all images were brought to the subject's size
+    """
     size = subject.image_size
-    _print(f"{task}: {subject.name} on {subject.test.name}, {size} × {size} pixels")
+    print_message(f"{task}: {subject.name} on {subject.test.name}" + (f", {size} × {size} pixels" if sized else ""))
     for columns, rows in groupby(result.rows, key=tuple):
         _print_table(columns, list(rows))
     print_headline(task, result)
     for line in chosen_settings(result):
-        _print(f"{task} chose{line}")
+        print_message(f"{task} chose{line}")
 
 
 def print_headline(task: str, result: Result, *, note: str = "") -> None:
     figures = "; ".join(f"{name} {format_figure(value)}" for name, value in result.headline.items())
-    _print(f"{task}: {figures}" + (f" ({note})" if note else ""))
+    print_message(f"{task}: {figures}" + (f" ({note})" if note else ""))
 
 
 def chosen_settings(result: Result) -> list[str]:
@@ -71,5 +74,6 @@ def _print_table(columns: Sequence[str], rows: Sequence[Row]) -> None:
     print_table(table, columns, cells)
 
 
-def _print(line: str) -> None:
+def print_message(line: str) -> None:
+    """Print text as it is."""
     Console().print(escape(line), highlight=False, soft_wrap=True)

@@ -156,7 +156,7 @@ class PrototypeTree:
         """Write the tree as a safetensors file, atomically."""
         from safetensors.torch import save_file
 
-        tensors = {name: tensor.cpu().contiguous() for name, tensor in self.tensors().items()}
+        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.tensors().items()}
         with atomic_write(path) as aside:
             save_file(tensors, aside, metadata={"format": FORMAT})
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any, Literal
 
+from hirl.evals.base import Evaluation
 from hirl.evals.evaluate import evaluate
 from hirl.evals.images import ImageRequest
 from hirl.hierarchy.settings import Hierarchy
@@ -34,9 +35,10 @@ def compare(
     recipes: Sequence[str],
     *,
     seeds: Sequence[int] = (0,),
-    tasks: Sequence[str] = ("knn",),
+    tasks: Sequence[str | Evaluation] = ("knn",),
     out: str | os.PathLike[str] = "comparison",
     ablate: Mapping[str, Sequence[Any]] | None = None,
+    evaluation_data: Any = None,
     test_data: Any = None,
     epochs: int | None = None,
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
@@ -48,16 +50,17 @@ def compare(
         data: Labelled images, as `hirl.pretrain` takes them.
         recipes: Names of shipped recipes, or YAML files.
         seeds: Seeds; each gives a pair of runs, within which differences are taken.
-        tasks: Evaluations, as `hirl.evaluate` takes them.
+        tasks: Evaluations, as `hirl.evaluate` takes them: names, or evaluations with arguments of their own.
         out: Folder for the runs and tables.
         ablate: {"levels": [(300, 30), (300,)]} or {"negatives": [100, 1000]}: arms of HIRL to compare instead of the
             recipe's.
+        evaluation_data: Data to evaluate on, if not those of pretraining: other images, or annotations for detection.
         test_data: Images to test on, if they are not another part of the data.
         epochs: Epochs for all recipes; by default those of each recipe. The tree starts at the same share of them.
         accelerator: Device to train on; by default a GPU if there is one.
         classes: Methods and other classes outside hirl that the recipes name.
     """
-    _check(recipes, seeds, tasks, ablate or {}, epochs)
+    _check(recipes, seeds, [_name(task) for task in tasks], ablate or {}, epochs)
     folder = Path(out)
     if folder.is_file():
         raise ValueError(f"out is {str(folder)!r}, which is a file: name a folder")
@@ -78,7 +81,7 @@ def compare(
                 changed |= {} if epochs is None else {"epochs": epochs}
                 place = folder / f"{name.replace('/', '-')} {arm} {seed}".replace(" ", "-")
                 run = pretrain(data, **options[name] | changed, out=place)
-                figures[label, arm, seed] = _evaluated(run, tasks, test_data)
+                figures[label, arm, seed] = _evaluated(run, tasks, evaluation_data, test_data)
                 times[label, arm, seed] = _seconds(run)
                 # After each run, so that one can look at what there is.
                 tables = {
@@ -161,9 +164,13 @@ def _arms(hierarchy: Hierarchy, ablate: Mapping[str, Sequence[Any]]) -> dict[str
     return arms
 
 
-def _evaluated(run: Run, tasks: Sequence[str], test_data: Any) -> dict[str, float]:
+def _name(task: str | Evaluation) -> str:
+    return task if isinstance(task, str) else task.name
+
+
+def _evaluated(run: Run, tasks: Sequence[str | Evaluation], data: Any, test_data: Any) -> dict[str, float]:
     """The headline figures of all tasks; those already stored for the same protocol are not computed again."""
-    results = evaluate(run, *tasks, test_data=test_data, reuse=True)
+    results = evaluate(run, *tasks, data=data, test_data=test_data, reuse=True)
     return {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
 
 

@@ -45,7 +45,9 @@ def plan_summary(
         lines.append("baseline: no hierarchy")
     else:
         levels = hierarchy.levels_for(len(images))
-        lines.append(f"hierarchy of {levels} prototypes from epoch {hierarchy.start_for(plan.epochs) + 1} on")
+        sizes = ", ".join(f"{size:,}" for size in levels)
+        first = hierarchy.start_for(plan.epochs)
+        lines.append(f"hierarchy of {sizes} prototypes; the first tree is built after epoch {first}")
     if start:
         lines.append(f"continues at step {start} of {plan.steps}")
     return "\n".join(lines)

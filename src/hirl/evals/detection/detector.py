@@ -1,0 +1,116 @@
+"""A detector: an encoder's layers as its body, proposals, and heads. CNNs become C4, transformers a cascade."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torchvision.models.detection.image_list import ImageList
+
+from hirl.evals.detection.c4 import C4Heads, c4_parts, is_resnet
+from hirl.evals.detection.cascade import cascade_parts
+from hirl.evals.detection.pyramid import PyramidBody, is_plain_vit
+from hirl.evals.detection.regions import Found, HeadSizes, SeededSampler, Target
+from hirl.evals.detection.torchvision_vit import as_timm, is_torchvision_vit
+
+C4_MULTIPLE = 32  # of which a batch's sides are multiples
+
+
+class Detector(nn.Module):
+    """Images of any sizes → losses in training, detections otherwise."""
+
+    def __init__(self, body: nn.Module, proposals: nn.Module, heads: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.proposals = proposals
+        self.heads = heads
+
+    @property
+    def kind(self) -> str:
+        """What it is called in publications."""
+        segments = any(name.endswith("mask_fcn_logits.weight") for name, _ in self.heads.named_parameters())
+        network = "Mask R-CNN" if segments else "Faster R-CNN" if isinstance(self.heads, C4Heads) else "R-CNN"
+        return f"{network} C4" if isinstance(self.heads, C4Heads) else f"Cascade {network}"
+
+    @property
+    def multiple(self) -> int:
+        """What the sides of a padded batch are multiples of."""
+        return 2 * self.body.patch if isinstance(self.body, PyramidBody) else C4_MULTIPLE
+
+    @property
+    def samplers(self) -> Iterator[SeededSampler]:
+        """All that draw at random."""
+        yield self.proposals.fg_bg_sampler  # type: ignore[misc]
+        yield from self.heads.samplers  # type: ignore[misc]
+
+    def forward(
+        self,
+        images: Tensor,
+        sizes: Sequence[tuple[int, int]],
+        targets: Sequence[Target] | None = None,
+        seeds: Sequence[int] = (),
+    ) -> tuple[list[Found], dict[str, Tensor]]:
+        """Detections, and losses by name where `targets` are given.
+
+        images (B, C, H, W), normalised and padded with 0; sizes: height and width of each; seeds: one per image, of
+        all that is drawn for it.
+        """
+        for sampler in self.samplers:
+            sampler.seeds = seeds
+        maps = self.body(images, sizes)
+        strides = [images.shape[-1] / one.shape[-1] for one in maps]
+        named = {str(level): one for level, one in enumerate(maps)}
+        boxes, losses = self.proposals(ImageList(images, list(sizes)), named, targets)
+        found, more = self.heads(maps, strides, boxes, sizes, targets)
+        return found, {name.removeprefix("loss_"): loss for name, loss in losses.items()} | more
+
+
+def make_detector(
+    encoder: nn.Module,
+    classes: int,
+    *,
+    segment: bool,
+    sizes: HeadSizes = HeadSizes(),  # noqa: B008 (frozen)
+) -> Detector:
+    """A detector on the layers of `encoder`, which it takes over: give a copy. New layers start at random."""
+    if is_torchvision_vit(encoder):
+        encoder = as_timm(encoder)
+    if is_plain_vit(encoder):
+        return Detector(*cascade_parts(encoder, classes, sizes, segment=segment))
+    if is_resnet(encoder):
+        return Detector(*c4_parts(encoder, classes, sizes, segment=segment))
+    raise ValueError(
+        f"a detector cannot be built on {type(encoder).__name__}: it takes ResNets (C4) and plain vision transformers "
+        "(cascade), such as resnet50 and vit_base_patch16_224"
+    )
+
+
+def padded(images: Sequence[Tensor], multiple: int) -> Tensor:
+    """(B, C, H, W): images (C, h, w) in the upper left corner of zeros, whose sides are multiples of `multiple`."""
+    height, width = (max(image.shape[side] for image in images) for side in (1, 2))
+    height, width = (-(-side // multiple) * multiple for side in (height, width))
+    batch = images[0].new_zeros(len(images), images[0].shape[0], height, width)
+    for place, image in enumerate(images):
+        batch[place, :, : image.shape[1], : image.shape[2]] = image
+    return batch
+
+
+def trained_parameters(detector: nn.Module) -> None:
+    """Freezes what no loss reaches, such as a transformer's last norm, so that processes need not wait for it."""
+    body = detector.body if isinstance(detector, Detector) else None
+    detector.requires_grad_(True)
+    if isinstance(body, PyramidBody):
+        for part in (body.vit.norm, body.vit.fc_norm, body.vit.head):
+            part.requires_grad_(False)
+
+
+def parameter_count(module: nn.Module) -> int:
+    """The number of parameters, buffers left out."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def float_images(images: Sequence[Tensor], mean: Sequence[float], std: Sequence[float]) -> list[Tensor]:
+    """uint8 images, normalised."""
+    shift, scale = (torch.tensor(values, device=images[0].device).view(-1, 1, 1) for values in (mean, std))
+    return [(image.float() / 255 - shift) / scale for image in images]

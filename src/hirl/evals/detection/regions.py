@@ -1,0 +1,214 @@
+"""Regions of interest: matched to objects and sampled, pooled from feature maps, scored, and their masks.
+
+Losses and sampling are those of Faster and Mask R-CNN (Ren et al. 2015; He et al. 2017), on torchvision's matcher, box
+coder, RoIAlign and NMS. Label 0 is the background.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, BoxCoder, Matcher
+from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image, remove_small_boxes, roi_align
+
+from hirl.seeds import mix_seed
+
+SCORE, OVERLAP, DETECTIONS = 0.05, 0.5, 100  # what a detection needs, what NMS allows, how many an image may have
+
+
+@dataclass(frozen=True)
+class HeadSizes:
+    """How much the heads do; the defaults are those of the published detectors."""
+
+    regions: int = 512  # per image that a head learns from
+    proposals: int = 1000  # per image that are looked at when testing; twice as many are drawn from when training
+    channels: int = 256  # of a feature pyramid
+    hidden: int = 1024  # width of a cascade's box heads
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value < 1:
+                raise ValueError(f"{name} is {value}, but must be at least 1")
+
+
+class Target(TypedDict, total=False):
+    """The objects of one image; masks where they are learnt."""
+
+    boxes: Tensor  # (n, 4)
+    labels: Tensor  # (n,)
+    masks: Tensor  # (n, H, W) uint8
+
+
+@dataclass(frozen=True)
+class Found:
+    """The detections of one image, the surest first."""
+
+    boxes: Tensor  # (n, 4)
+    scores: Tensor  # (n,)
+    labels: Tensor  # (n,)
+    masks: Tensor | None = None  # (n, M, M): how likely each point of the box is part of the object
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Boxes of one image that a head learns from."""
+
+    boxes: Tensor  # (n, 4)
+    labels: Tensor  # (n,)
+    matched: Tensor  # (n,) the object each is compared with; of no meaning for the background
+    given: Tensor  # (n,) bool: it is an object's own box
+
+    @property
+    def positive(self) -> Tensor:
+        return self.labels > 0
+
+
+class SeededSampler(BalancedPositiveNegativeSampler):  # type: ignore[misc]
+    """torchvision's sampler, drawing for each image from a generator of its own: a function of the image's seed."""
+
+    def __init__(self, size: int, positive: float, stream: int) -> None:
+        super().__init__(size, positive)
+        self.stream = stream
+        self.seeds: Sequence[int] = ()  # one per image of the batch, set before the forward pass
+
+    def __call__(self, labels: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        chosen: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for seed, mine in zip(self.seeds, labels, strict=True):
+            generator = torch.Generator().manual_seed(mix_seed(seed, self.stream))
+            wanted = int(self.batch_size_per_image * self.positive_fraction)
+            for kept, candidates in zip(chosen, (mine >= 1, mine == 0), strict=True):
+                places = candidates.nonzero().flatten()
+                drawn = torch.randperm(len(places), generator=generator)[:wanted].to(places.device)
+                mask = torch.zeros_like(mine, dtype=torch.uint8)
+                mask[places[drawn]] = 1
+                kept.append(mask)
+                wanted = self.batch_size_per_image - len(drawn)  # the background takes what is left
+        return chosen
+
+
+def sample_regions(
+    proposals: Sequence[Tensor], targets: Sequence[Target], matcher: Matcher, sampler: SeededSampler
+) -> list[Regions]:
+    """Proposals and the objects' own boxes, labelled by overlap, of which the sampler takes some."""
+    candidates = [_labelled(mine, target, matcher) for mine, target in zip(proposals, targets, strict=True)]
+    positive, negative = sampler([one.labels for one in candidates])
+    taken = [(one | other).nonzero().flatten() for one, other in zip(positive, negative, strict=True)]
+    return [
+        Regions(one.boxes[rows], one.labels[rows], one.matched[rows], one.given[rows])
+        for one, rows in zip(candidates, taken, strict=True)
+    ]
+
+
+def _labelled(proposals: Tensor, target: Target, matcher: Matcher) -> Regions:
+    own = target["boxes"].to(proposals)
+    boxes = torch.cat((proposals, own))
+    given = torch.arange(len(boxes), device=boxes.device) >= len(proposals)
+    if not len(own):
+        nothing = torch.zeros(len(boxes), dtype=torch.int64, device=boxes.device)
+        return Regions(boxes, nothing, nothing, given)
+    matched = matcher(box_iou(own, boxes))
+    labels = target["labels"][matched.clamp(min=0)]
+    labels = torch.where(matched == Matcher.BELOW_LOW_THRESHOLD, 0, labels)
+    labels = torch.where(matched == Matcher.BETWEEN_THRESHOLDS, -1, labels)
+    return Regions(boxes, labels, matched.clamp(min=0), given)
+
+
+def pool(maps: Sequence[Tensor], strides: Sequence[float], boxes: Sequence[Tensor], size: int) -> Tensor:
+    """RoIAlign of all boxes, (sum of boxes, C, size, size): each from the map that suits its size (Lin et al. 2017).
+
+    A box of side 14 · stride … 28 · stride is taken from the map of that stride, so 56 … 112 from a stride of 4.
+    """
+    joined = torch.cat(list(boxes)).float()
+    index = torch.cat([torch.full_like(mine[:, :1], place) for place, mine in enumerate(boxes)]).float()
+    rows = torch.cat((index, joined), dim=1)
+    if len(maps) == 1:
+        return _aligned(maps[0], rows, strides[0], size)
+    sides = ((joined[:, 2] - joined[:, 0]) * (joined[:, 3] - joined[:, 1])).clamp(min=0).sqrt()
+    levels = (sides / (14 * strides[0]) + 1e-6).log2().floor().clamp(0, len(maps) - 1)
+    mine = [(levels == level).nonzero().flatten() for level in range(len(maps))]
+    pooled = [
+        _aligned(one, rows[places], stride, size) for one, places, stride in zip(maps, mine, strides, strict=True)
+    ]
+    return torch.cat(pooled)[torch.cat(mine).argsort()]
+
+
+def _aligned(features: Tensor, rows: Tensor, stride: float, size: int) -> Tensor:
+    pooled: Tensor = roi_align(features.float(), rows, (size, size), 1 / stride, sampling_ratio=0, aligned=True)
+    return pooled
+
+
+def class_loss(logits: Tensor, regions: Sequence[Regions]) -> Tensor:
+    """Cross-entropy over all sampled regions; `logits` (R, 1 + classes)."""
+    return F.cross_entropy(logits, torch.cat([one.labels for one in regions]))
+
+
+def box_loss(
+    deltas: Tensor, regions: Sequence[Regions], targets: Sequence[Target], coder: BoxCoder, *, beta: float
+) -> Tensor:
+    """Smooth L1 over the positive regions, over the number of all; `deltas` (R, classes or 1, 4)."""
+    labels = torch.cat([one.labels for one in regions])
+    positive = (labels > 0).nonzero().flatten()
+    wanted = [
+        coder.encode_single(target["boxes"].to(one.boxes)[one.matched[one.positive]], one.boxes[one.positive])
+        for one, target in zip(regions, targets, strict=True)
+    ]
+    column = labels[positive] - 1 if deltas.shape[1] > 1 else torch.zeros_like(positive)
+    loss = F.smooth_l1_loss(deltas[positive, column], torch.cat(wanted), beta=beta, reduction="sum")
+    return loss / max(1, len(labels))
+
+
+def mask_loss(logits: Tensor, regions: Sequence[Regions], targets: Sequence[Target]) -> Tensor:
+    """Cross-entropy per pixel of the masks of positive regions; `logits` (P, classes, M, M)."""
+    labels = torch.cat([one.labels[one.positive] for one in regions])
+    if not len(labels):
+        return logits.sum() * 0
+    wanted = []
+    for one, target in zip(regions, targets, strict=True):
+        boxes, matched = one.boxes[one.positive], one.matched[one.positive]
+        rows = torch.cat((matched[:, None].to(boxes), boxes), dim=1)
+        shapes = target["masks"][:, None].to(boxes)
+        wanted.append(roi_align(shapes, rows, logits.shape[-1], 1.0, sampling_ratio=0, aligned=True)[:, 0] >= 0.5)
+    mine = logits[torch.arange(len(labels), device=labels.device), labels - 1]
+    return F.binary_cross_entropy_with_logits(mine, torch.cat(wanted).to(mine))
+
+
+def detections(scores: Tensor, boxes: Tensor, size: tuple[int, int]) -> Found:
+    """The boxes of one image that are sure enough, without those that repeat a surer one.
+
+    scores (R, 1 + classes), background first; boxes (R, classes or 1, 4); size: height and width.
+    """
+    classes = scores.shape[1] - 1
+    boxes = clip_boxes_to_image(boxes.expand(-1, classes, 4), size).reshape(-1, 4)
+    labels = torch.arange(1, classes + 1, device=scores.device).repeat(len(scores))
+    flat = scores[:, 1:].reshape(-1)
+    kept = (flat > SCORE).nonzero().flatten()
+    kept = kept[remove_small_boxes(boxes[kept], 1e-2)]
+    kept = kept[batched_nms(boxes[kept], flat[kept], labels[kept], OVERLAP)[:DETECTIONS]]
+    return Found(boxes[kept], flat[kept], labels[kept])
+
+
+def paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
+    """(height, width) bool: a mask (M, M) of probabilities in its place in the image, at pixels centred in its box."""
+    placed = torch.zeros(height, width, dtype=torch.bool)
+    x1, y1, x2, y2 = box.tolist()
+    left, top = max(0, math.ceil(x1 - 0.5)), max(0, math.ceil(y1 - 0.5))
+    right, bottom = min(width, math.floor(x2 + 0.5)), min(height, math.floor(y2 + 0.5))
+    if right <= left or bottom <= top or x2 <= x1 or y2 <= y1:
+        return placed
+    columns = (torch.arange(left, right) + 0.5 - x1) / (x2 - x1) * 2 - 1  # pixel centres in the box's own [-1, 1]
+    rows = (torch.arange(top, bottom) + 0.5 - y1) / (y2 - y1) * 2 - 1
+    grid = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1)
+    values = F.grid_sample(mask[None, None].float(), grid[None], padding_mode="border", align_corners=False)[0, 0]
+    placed[top:bottom, left:right] = values >= 0.5
+    return placed
+
+
+def coder(weights: tuple[float, float, float, float]) -> Any:
+    """torchvision's box coder."""
+    return BoxCoder(weights)

@@ -1,0 +1,132 @@
+"""Small detectors trained on drawn pictures.
+
+As a script it reads jobs from stdin, a line of JSON each: folder, family, checkpoint, where and at. For each it forks,
+which saves the time of importing, and answers with the exit code of the process, which may have been killed on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from hirl.backbones import make_backbone
+from hirl.data.views.render import Normalisation
+from hirl.evals.detection.annotations import DetectionSet
+from hirl.evals.detection.detector import Detector, make_detector, trained_parameters
+from hirl.evals.detection.opening import open_detection
+from hirl.evals.detection.regions import HeadSizes
+from hirl.evals.detection.samples import TrainingSamples
+from hirl.evals.detection.schedule import Schedule, published
+from hirl.evals.detection.training import Training
+from hirl.evals.detection.transforms import Augmentation
+from hirl.runs import checkpoint
+
+NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
+BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
+    "c4": ("resnet18", {"layers": [1, 1, 1, 3], "channels": [8, 16, 32, 64]}),
+    "cascade": (
+        "vit_tiny_patch16_224",
+        {"img_size": 64, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
+    ),
+}
+
+
+def prepared(
+    images: DetectionSet,
+    family: str,
+    *,
+    sizes: HeadSizes,
+    side: int = 56,
+    segment: bool = True,
+    crops: bool | None = None,
+    **schedule: Any,
+) -> tuple[Detector, Schedule, TrainingSamples]:
+    torch.manual_seed(0)
+    name, arguments = BACKBONES[family]
+    detector = make_detector(make_backbone(name, **arguments), len(images.categories), segment=segment, sizes=sizes)
+    trained_parameters(detector)
+    plan = published(detector, None).scaled(len(images), short_sides=(side,), **schedule)
+    cut = plan.crops if crops is None else crops
+    augmentation = Augmentation(plan.short_sides, plan.long_side, cut)
+    return detector, plan, TrainingSamples(images, augmentation, seed=0, segment=segment)
+
+
+def train(folder: Path, family: str, checkpoint_file: Path | None, **options: Any) -> Detector:
+    """A few steps on small heads; a checkpoint after every step."""
+    images = open_detection(folder, "train", segment=True)
+    fabric = Fabric(accelerator="cpu", devices=1, precision=options.pop("precision", "32-true"))
+    sizes = HeadSizes(regions=8, proposals=10, channels=8, hidden=16)
+    extra = {name: options.pop(name) for name in ("accumulate", "identity", "workers") if name in options}
+    detector, plan, samples = prepared(
+        images, family, sizes=sizes, **({"epochs": 4, "batch_size": 2, "lr": 0.02} | options)
+    )
+    settings: dict[str, Any] = {"identity": "small", "checkpoint": checkpoint_file, "save_every": 0.0} | extra
+    Training(fabric, detector, plan, samples, NORMALISATION, **settings).fit()
+    return detector
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def arm(where: str, at: int) -> None:
+    """Kills the process before the `at`-th step, or in the middle of writing the `at`-th checkpoint."""
+    count = 0
+
+    def due() -> bool:
+        nonlocal count
+        count += 1
+        return count > at
+
+    if where == "step":
+        step = Training._step
+
+        def stepped(self: Any, *arguments: Any) -> None:
+            if due():
+                die()
+            step(self, *arguments)
+
+        Training._step = stepped  # type: ignore[method-assign, assignment]
+    else:
+        save = torch.save
+
+        def saved(state: Any, path: Any) -> None:
+            save(state, path)
+            if due():
+                os.truncate(path, Path(path).stat().st_size // 2)
+                die()
+
+        checkpoint.torch.save = saved  # type: ignore[attr-defined]
+
+
+def in_a_process(job: dict[str, Any]) -> int:
+    """The exit code of a process that runs the job, negative for a signal."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.dup2(2, 1)  # answers alone go to stdout
+            if job["where"] is not None:
+                arm(job["where"], job["at"])
+            train(Path(job["folder"]), job["family"], Path(job["checkpoint"]))
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)  # the script's own end is not for its children
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for line in sys.stdin:
+        print(in_a_process(json.loads(line)), flush=True)

@@ -1,0 +1,333 @@
+"""The detectors: shapes and sizes of the published ones, and their parts against slow references."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hirl.backbones import make_backbone
+from hirl.evals.detection.c4 import C4Heads
+from hirl.evals.detection.cascade import CascadeHeads
+from hirl.evals.detection.detector import Detector, make_detector, padded, parameter_count
+from hirl.evals.detection.pyramid import PyramidBody, pyramid_blocks
+from hirl.evals.detection.regions import (
+    HeadSizes,
+    Regions,
+    SeededSampler,
+    Target,
+    box_loss,
+    coder,
+    detections,
+    mask_loss,
+    pool,
+)
+from hirl.evals.detection.torchvision_vit import as_timm
+
+MIB = 2**20
+SMALL = HeadSizes(regions=16, proposals=20, channels=8, hidden=16)
+VIT: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 3, "num_heads": 2}
+
+
+def full_size(backbone: str, *, segment: bool, classes: int = 80) -> Detector:
+    """Without memory for its weights."""
+    with torch.device("meta"):
+        return make_detector(make_backbone(backbone), classes, segment=segment)
+
+
+def small(family: str, *, segment: bool = True, seed: int = 0) -> Detector:
+    torch.manual_seed(seed)
+    if family == "c4":
+        encoder = make_backbone("resnet10t", channels=[8, 8, 16, 16])
+    else:
+        encoder = make_backbone("vit_tiny_patch16_224", **VIT)
+    return make_detector(encoder, 3, segment=segment, sizes=SMALL)
+
+
+# Weights and statistics of detectron2's R50-C4 models (ids 137257644 and 137259246), whose files hold 129.34 and 137.42
+# MiB and whose parameters are given as 34 and 36 million (paperswithcode.com/lib/detectron2).
+@pytest.mark.parametrize(("segment", "mebibytes", "millions"), [(False, 129.34, 34), (True, 137.42, 36)])
+def test_c4_is_as_large_as_published(segment: bool, mebibytes: float, millions: int) -> None:
+    detector = full_size("resnet50", segment=segment)
+    assert isinstance(detector.heads, C4Heads)
+    extra = parameter_count(detector.heads.norm)  # MoCo's, which detectron2's own models do not have
+    assert extra == 2 * 2048
+    parameters = parameter_count(detector) - extra
+    assert round(parameters / 1e6) == millions
+    statistics = sum(
+        layer.running_mean.numel() + layer.running_var.numel()
+        for layer in detector.modules()
+        if isinstance(layer, nn.BatchNorm2d) and layer is not detector.heads.norm
+        if layer.running_mean is not None and layer.running_var is not None
+    )
+    stored = (parameters + statistics) * 4 / MIB
+    assert 0 <= mebibytes - stored < 0.05  # the names of the tensors are in the file as well
+
+
+def test_layers_of_c4() -> None:
+    shapes = {name: tuple(value.shape) for name, value in full_size("resnet50", segment=True).named_parameters()}
+    assert shapes["proposals.head.conv.0.0.weight"] == (1024, 1024, 3, 3)
+    assert shapes["proposals.head.cls_logits.weight"] == (15, 1024, 1, 1)  # 5 sizes × 3 ratios
+    assert shapes["proposals.head.bbox_pred.weight"] == (60, 1024, 1, 1)
+    assert shapes["heads.res5.2.conv3.weight"] == (2048, 512, 1, 1)
+    assert shapes["heads.norm.weight"] == (2048,)
+    assert shapes["heads.classifier.weight"] == (81, 2048)
+    assert shapes["heads.refiner.weight"] == (320, 2048)  # per class
+    assert shapes["heads.masks.conv5_mask.weight"] == (2048, 256, 2, 2)
+    assert shapes["heads.masks.mask_fcn_logits.weight"] == (80, 256, 1, 1)
+
+
+def cascade_reference(width: int, depth: int, patch: int, size: int, classes: int, *, segment: bool) -> int:
+    """Layer by layer from the published configuration (iBOT's cascade_mask_rcnn_vit_fpn)."""
+
+    def linear(inputs: int, outputs: int) -> int:
+        return inputs * outputs + outputs
+
+    def convolution(inputs: int, outputs: int, side: int) -> int:
+        return inputs * outputs * side**2 + outputs
+
+    block = (
+        linear(width, 3 * width) + linear(width, width) + 2 * linear(width, 4 * width) - 4 * width + width + 4 * width
+    )
+    vit = convolution(3, width, patch) + width * (1 + 1 + (size // patch) ** 2) + depth * block + 2 * width
+    up = convolution(width, width, 2)
+    rescale = up + 2 * width + up + up  # ×4 with batch norm between, ×2
+    pyramid = 4 * (convolution(width, 256, 1) + convolution(256, 256, 3))
+    rpn = convolution(256, 256, 3) + convolution(256, 3, 1) + convolution(256, 12, 1)
+    box = linear(256 * 49, 1024) + linear(1024, 1024) + linear(1024, classes + 1) + linear(1024, 4)
+    mask = 4 * convolution(256, 256, 3) + convolution(256, 256, 2) + convolution(256, classes, 1)
+    return vit + rescale + pyramid + rpn + 3 * (box + (mask if segment else 0))
+
+
+@pytest.mark.parametrize("segment", [False, True])
+def test_the_cascade_is_as_large_as_its_configuration(segment: bool) -> None:
+    wanted = cascade_reference(768, 12, 16, 224, 80, segment=segment)
+    assert parameter_count(full_size("vit_base_patch16_224", segment=segment)) == wanted
+    assert wanted == (146_500_350 if segment else 138_570_510)
+
+
+def test_layers_of_the_cascade() -> None:
+    detector = full_size("vit_base_patch16_224", segment=True)
+    shapes = {name: tuple(value.shape) for name, value in detector.named_parameters()}
+    assert isinstance(detector.body, PyramidBody)
+    assert detector.body.blocks == [4, 6, 8, 12]
+    for stage in range(3):
+        assert shapes[f"heads.stages.{stage}.head.fc6.weight"] == (1024, 256 * 7 * 7)
+        assert shapes[f"heads.stages.{stage}.refiner.weight"] == (4, 1024)  # whatever the class
+        assert shapes[f"heads.stages.{stage}.classifier.weight"] == (81, 1024)
+        assert shapes[f"heads.stages.{stage}.masks.1.mask_fcn_logits.weight"] == (80, 256, 1, 1)
+    assert isinstance(detector.heads, CascadeHeads)
+    assert [matcher.high_threshold for matcher in detector.heads.matchers] == [0.5, 0.6, 0.7]
+    sizes = detector.proposals.anchor_generator.sizes  # type: ignore[union-attr]
+    assert sizes == ((32,), (64,), (128,), (256,), (512,))
+
+
+def test_blocks_of_other_depths() -> None:
+    assert pyramid_blocks(12) == [4, 6, 8, 12]
+    assert pyramid_blocks(24) == [8, 12, 16, 24]
+    assert pyramid_blocks(6) == [2, 3, 4, 6]
+    assert pyramid_blocks(3) == [1, 2, 2, 3]
+    assert pyramid_blocks(1) == [1, 1, 1, 1]
+
+
+def test_levels_of_the_pyramid() -> None:
+    detector = small("cascade").eval()
+    maps = detector.body(torch.zeros(1, 3, 64, 96), [(64, 96)])
+    assert [tuple(one.shape[1:]) for one in maps] == [(8, 32, 48), (8, 16, 24), (8, 8, 12), (8, 4, 6), (8, 2, 3)]
+
+
+def target(*boxes: list[float], height: int = 64, width: int = 64) -> Target:
+    masks = torch.zeros(len(boxes), height, width, dtype=torch.uint8)
+    for mask, (x1, y1, x2, y2) in zip(masks, boxes, strict=True):
+        mask[int(y1) : int(y2), int(x1) : int(x2)] = 1
+    labels = torch.arange(len(boxes)) % 3 + 1
+    return {"boxes": torch.tensor(boxes, dtype=torch.float32).view(-1, 4), "labels": labels, "masks": masks}
+
+
+@pytest.mark.parametrize("segment", [True, False])
+@pytest.mark.parametrize("family", ["c4", "cascade"])
+def test_every_layer_learns(family: str, segment: bool, generator: torch.Generator) -> None:
+    """An image without objects is among those of the batch."""
+    detector = small(family, segment=segment).train()
+    images = torch.randn(2, 3, 64, 64, generator=generator)
+    _, losses = detector(images, [(64, 64), (50, 40)], [target([4, 4, 40, 44], [20, 30, 60, 60]), target()], [1, 2])
+    assert set(losses) >= {"objectness", "rpn_box_reg"}
+    assert any(name.startswith("mask") for name in losses) == segment
+    torch.stack(list(losses.values())).sum().backward()
+    untouched = [name for name, parameter in detector.named_parameters() if parameter.grad is None]
+    assert untouched == ([] if family == "c4" else ["body.vit.norm.weight", "body.vit.norm.bias"])
+    found, _ = detector.eval()(images, [(64, 64), (50, 40)])
+    for one, (height, width) in zip(found, ((64, 64), (50, 40)), strict=True):
+        assert len(one.boxes) <= 100
+        assert (one.boxes[:, 2] <= width).all()
+        assert (one.boxes[:, 3] <= height).all()
+        assert (one.scores.diff() <= 0).all()  # the surest first
+        assert (one.masks is not None) == segment
+
+
+@pytest.mark.parametrize("family", ["c4", "cascade"])
+def test_only_images_without_objects_can_be_learnt_from(family: str) -> None:
+    detector = small(family).train()
+    _, losses = detector(torch.zeros(1, 3, 64, 64), [(64, 64)], [target()], [1])
+    torch.stack(list(losses.values())).sum().backward()
+    assert all(loss.isfinite() for loss in losses.values())
+
+
+@pytest.mark.parametrize("family", ["c4", "cascade"])
+def test_draws_are_a_function_of_the_images_seed(family: str, generator: torch.Generator) -> None:
+    detector = small(family).eval()  # batch norm must not tie the images together
+    detector.proposals.train()
+    images = torch.randn(2, 3, 64, 64, generator=generator)
+    targets = [target([4, 4, 40, 44]), target([20, 30, 60, 60])]
+
+    def losses(order: list[int], seeds: list[int]) -> dict[str, Tensor]:
+        chosen = [targets[place] for place in order]
+        found: dict[str, Tensor] = detector(images[order], [(64, 64)] * len(order), chosen, seeds)[1]
+        return found
+
+    def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+        return all(torch.allclose(one[name], other[name], atol=1e-5) for name in one)
+
+    torch.manual_seed(1)
+    first = losses([0, 1], [5, 6])
+    torch.manual_seed(2)
+    assert equal(first, losses([0, 1], [5, 6]))  # whatever torch's own generator is at
+    assert equal(first, losses([1, 0], [6, 5]))  # wherever the image is in the batch
+    assert not equal(first, losses([0, 1], [7, 8]))
+
+
+def test_what_pads_a_batch_changes_nothing(generator: torch.Generator) -> None:
+    """Tokens of an image are the same alone and beside a larger one: its positions are its own, padding is hidden."""
+    detector = small("cascade").eval()
+    body = detector.body
+    assert isinstance(body, PyramidBody)
+    sizes = [(40, 27), (64, 96)]
+    images = [torch.randn(3, *size, generator=generator) for size in sizes]
+    together = body._features(padded(images, 16), [(5, 4), (8, 12)])
+    alone = body._features(padded(images[:1], 8), [(5, 4)])  # a grid of exactly 5 × 4 patches
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one[:1, :, :5, :4], other, rtol=1e-4, atol=1e-5)
+        assert not one[0, :, 5:].any()
+        assert not one[0, :, :, 4:].any()
+
+
+def test_tokens_are_those_of_the_transformer(generator: torch.Generator) -> None:
+    """On its own image size, timm's own forward pass gives the same maps."""
+    detector = small("cascade").eval()
+    body = detector.body
+    assert isinstance(body, PyramidBody)
+    images = torch.randn(2, 3, 32, 32, generator=generator)
+    mine = body._features(images, [(4, 4)] * 2)
+    theirs = body.vit.forward_intermediates(images, indices=[0, 1, 2], intermediates_only=True)
+    for one, place in zip(mine, (0, 1, 1, 2), strict=True):
+        torch.testing.assert_close(one, theirs[place])
+
+
+def test_torchvisions_transformer_gives_the_same_features(generator: torch.Generator) -> None:
+    from torchvision.models.vision_transformer import VisionTransformer
+
+    theirs = VisionTransformer(32, 8, 2, 2, 16, 32, num_classes=5).eval()
+    theirs.heads = nn.Identity()
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.2, generator=generator)
+    images = torch.randn(2, 3, 32, 32, generator=generator)
+    torch.testing.assert_close(as_timm(theirs).eval()(images), theirs(images), rtol=1e-4, atol=1e-5)
+    assert isinstance(make_detector(theirs, 2, segment=False, sizes=SMALL).body, PyramidBody)
+
+
+def test_torchvisions_resnet_becomes_c4() -> None:
+    from torchvision.models import resnet18
+
+    detector = make_detector(resnet18(), 2, segment=True, sizes=SMALL)
+    _, losses = detector(torch.zeros(1, 3, 64, 64), [(64, 64)], [target([1, 1, 40, 40])], [0])
+    assert all(loss.isfinite() for loss in losses.values())
+
+
+@pytest.mark.parametrize("backbone", ["convnext_atto", "mixer_s32_224", "eva02_tiny_patch14_224"])
+def test_other_networks_are_refused(backbone: str) -> None:
+    with torch.device("meta"), pytest.raises(ValueError, match=r"it takes ResNets .* and plain vision transformers"):
+        make_detector(make_backbone(backbone), 2, segment=True)
+
+
+def slow_pool(features: Tensor, box: list[float], stride: float, size: int) -> Tensor:
+    """RoIAlign of one box by its definition: the mean of bilinear samples, as many per cell as it has pixels."""
+    x1, y1, x2, y2 = (side / stride - 0.5 for side in box)
+    height, width = features.shape[1:]
+    pooled = torch.zeros(features.shape[0], size, size)
+    counts = [max(1, math.ceil((end - start) / size)) for start, end in ((y1, y2), (x1, x2))]
+    for i in range(size):
+        for j in range(size):
+            for a in range(counts[0]):
+                for b in range(counts[1]):
+                    y = y1 + (i + (a + 0.5) / counts[0]) * (y2 - y1) / size
+                    x = x1 + (j + (b + 0.5) / counts[1]) * (x2 - x1) / size
+                    if y < -1 or x < -1 or y > height or x > width:
+                        continue
+                    y, x = min(max(y, 0), height - 1), min(max(x, 0), width - 1)
+                    for row in {int(y), min(int(y) + 1, height - 1)}:
+                        for column in {int(x), min(int(x) + 1, width - 1)}:
+                            near = (1 - abs(y - row)) * (1 - abs(x - column))
+                            pooled[:, i, j] += features[:, row, column] * near / (counts[0] * counts[1])
+    return pooled
+
+
+def test_regions_are_pooled_from_the_level_of_their_size(generator: torch.Generator) -> None:
+    strides = [4.0, 8.0, 16.0, 32.0]
+    maps = [torch.randn(1, 3, int(256 / stride), int(256 / stride), generator=generator) for stride in strides]
+    boxes = [[3.0, 5.0, 40.0, 60.0], [10.0, 20.0, 130.0, 150.0], [7.0, 9.0, 230.0, 250.0], [1.0, 1.0, 20.0, 18.0]]
+    levels = [0, 1, 2, 0]  # sides of 45, 125, 232 and 18: the first level is for those below 112
+    pooled = pool(maps, strides, [torch.tensor(boxes)], 3)
+    for mine, box, level in zip(pooled, boxes, levels, strict=True):
+        torch.testing.assert_close(mine, slow_pool(maps[level][0], box, strides[level], 3), rtol=1e-4, atol=1e-4)
+
+
+def test_box_loss(generator: torch.Generator) -> None:
+    targets = [target([10, 10, 30, 40])]
+    boxes = torch.tensor([[8.0, 9.0, 33.0, 38.0], [0.0, 0.0, 5.0, 5.0]])
+    matched = torch.zeros(2, dtype=torch.int64)
+    regions = [Regions(boxes, torch.tensor([1, 0]), matched, torch.zeros(2, dtype=torch.bool))]
+    deltas = torch.randn(2, 3, 4, generator=generator)
+    wanted = [
+        10 * (20 - 20.5) / 25,
+        10 * (25 - 23.5) / 29,
+        5 * math.log(20 / 25),
+        5 * math.log(30 / 29),
+    ]
+    distance = sum(abs(float(mine) - theirs) for mine, theirs in zip(deltas[0, 0], wanted, strict=True))
+    loss = box_loss(deltas, regions, targets, coder((10.0, 10.0, 5.0, 5.0)), beta=0.0)
+    assert float(loss) == pytest.approx(distance / 2, rel=1e-4)  # over both regions, the background's too
+
+
+def test_mask_loss_compares_the_part_in_the_box() -> None:
+    targets = [target([16, 16, 48, 48])]
+    regions = [
+        Regions(torch.tensor([[16.0, 16.0, 80.0, 48.0]]), torch.tensor([1]), torch.tensor([0]), torch.tensor([False]))
+    ]
+    logits = torch.full((1, 3, 4, 4), -20.0)
+    logits[:, 0, :, :2] = 20.0  # the left half of the box is the object
+    assert float(mask_loss(logits, regions, targets)) < 1e-6
+    assert float(mask_loss(-logits, regions, targets)) > 10
+
+
+def test_detections_are_sure_and_do_not_repeat() -> None:
+    boxes = torch.tensor([[10.0, 10, 30, 30], [11.0, 10, 31, 30], [50.0, 50, 70, 90], [10.0, 10, 30, 30]])
+    scores = torch.tensor([[0.1, 0.9, 0.0], [0.2, 0.8, 0.0], [0.3, 0.0, 0.7], [0.96, 0.0, 0.04]])
+    found = detections(scores, boxes[:, None], (64, 64))
+    assert found.scores.tolist() == pytest.approx([0.9, 0.7])
+    assert found.labels.tolist() == [1, 2]
+    assert found.boxes.tolist() == [[10, 10, 30, 30], [50, 50, 64, 64]]  # cut to the image
+
+
+def test_the_sampler_keeps_its_share() -> None:
+    sampler = SeededSampler(16, 0.25, 0)
+    sampler.seeds = [1, 2]
+    labels = [torch.tensor([1] * 10 + [0] * 100 + [-1] * 10), torch.tensor([2] * 2 + [0] * 5)]
+    positive, negative = sampler(labels)
+    assert [int(one.sum()) for one in positive] == [4, 2]
+    assert [int(one.sum()) for one in negative] == [12, 5]
+    for one, other, mine in zip(positive, negative, labels, strict=True):
+        assert (mine[one.bool()] > 0).all()
+        assert (mine[other.bool()] == 0).all()
