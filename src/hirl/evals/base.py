@@ -38,7 +38,7 @@ class Needs:
     run: the tree and the heads of the run, where there is a run; its result then depends on them
     feature_maps: an encoder with dense feature maps, see `hirl.backbones.feature_maps`
     features: pooled features of centre-cropped images. Images that cannot be read are then left out of every part, so
-        that features and labels have the same rows; otherwise the evaluation reads the images and leaves them out itself
+        that features and labels have the same rows; otherwise the evaluation reads images and leaves them out itself
     """
 
     train: bool = True
