@@ -127,7 +127,7 @@ def test_an_unreadable_image_has_no_features_and_is_reported(size: tuple[int, in
             images = open_in_memory(tmp_path / "photos")
             found, readable = extractor.features(images), extractor.readable(images)
         (message,) = [str(warning.message) for warning in caught]
-        assert re.search(r"1 of the .*images .* could not be read .*2\.png", message)
+        assert re.search(r"1 of the .*images .* could not be read.*2\.png", message)
         assert readable.tolist() == [True, True, False, True]
         assert found[2].isnan().all()
         assert found[readable].isfinite().all()
