@@ -1,0 +1,246 @@
+"""A collection: readable images with their features and a tree over them, from a run or from files of features."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hirl.data.sources import open_images
+from hirl.data.sources.image_set import BadImage, ImageSet
+from hirl.data.sources.subset import Subset
+from hirl.explore.embed import Arrays, embed
+from hirl.explore.feature_files import images_of_paths, read_features
+from hirl.explore.readable import unreadable_images
+from hirl.hierarchy.builder import hierarchical_kmeans
+from hirl.hierarchy.levels import suggest_levels
+from hirl.hierarchy.tree import PrototypeTree
+from hirl.methods.base import Method
+from hirl.runs.folder import Run
+from hirl.terminal.progress import Progress, no_progress, progress_bars
+
+FILES = (".npy", ".npz")
+ITERATIONS = 20  # Lloyd steps per level of a tree that is built here
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Row i of every tensor belongs to image i; images that cannot be read are not among them.
+
+    name        what pages and figures call it
+    images      the n readable images
+    rows        (n,) the place of each image in the data set, and in what `hirl embed` writes
+    features    (n, width) of the encoder
+    z           z⁰ … zᴸ, (n, D) each; the features where there is nothing else
+    tree        prototypes over z⁰, with `leaves` (n,) of these images
+    tree_note   where the tree comes from, when it is not the run's own
+    unreadable  the images left out
+    folder      the run folder, or the folder of the file of features: where pages are written by default
+    """
+
+    name: str
+    images: ImageSet
+    rows: Tensor
+    features: Tensor
+    z: tuple[Tensor, ...]
+    tree: PrototypeTree
+    tree_note: str
+    unreadable: tuple[BadImage, ...]
+    folder: Path
+    run: Run | None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def paths(self) -> list[str]:
+        """The file of every image, or its place in a set that has no files."""
+        return [self.images.path(index) for index in range(len(self))]
+
+    def typicality(self) -> Tensor:
+        """(n, L): the cosine between z⁰ of each image and each prototype on its path, fine → coarse."""
+        path = self.tree.path(self.tree.leaves)
+        typical = torch.empty(path.shape)
+        for some in torch.arange(len(self)).split(4096):
+            unit = F.normalize(self.z[0][some].float(), dim=1)
+            for level, nodes in enumerate(self.tree.prototypes):
+                typical[some, level] = (unit * nodes.float()[path[some, level]]).sum(1)
+        return typical
+
+
+def open_collection(
+    subject: Run | str | os.PathLike[str],
+    data: Any = None,
+    *,
+    split: str | None = None,
+    tree: str | os.PathLike[str] | PrototypeTree | None = None,
+    levels: Sequence[int] | None = None,
+    method: str | type[Method] | None = None,
+    device: str | None = None,
+    workers: int | None = None,
+    quiet: bool = False,
+) -> Collection:
+    """The collection of a run, or of a file of features.
+
+    Args:
+        subject: A run or its folder; a .npz file written by `hirl embed`; a .npy file of features (N, D).
+        data: The images; by default those the run was trained on, or the files that the .npz file names.
+        split: The part of the data; by default its training part.
+        tree: A file written by `hirl cluster`; by default the run's tree, or a new one where there is none.
+        levels: Nodes per level of a new tree, fine to coarse; by default they suit the number of images.
+        method: The class of the run's method, where that is not part of hirl.
+        device: cpu, cuda …; by default a GPU where there is one.
+        workers: Processes that read images.
+        quiet: Show no progress.
+    """
+    found = _source(subject, data, split, tree, method, device, workers, quiet)
+    images = found.images
+    if len(images) != len(found.z[0]):
+        raise ValueError(
+            f"{found.path} has {len(found.z[0]):,} rows, but {images.name} has {len(images):,} images: each needs "
+            "one row, in the same order"
+        )
+    with nullcontext(no_progress) if quiet else progress_bars() as progress:
+        cache = None if found.run is None else found.run.features_folder
+        bad = unreadable_images(images, cache=cache, progress=progress)
+        rows = _without(len(images), bad)
+        if len(rows) == 0:
+            raise ValueError(f"none of the {len(images):,} images of {images.name} can be read; {bad[0]}")
+        if bad:
+            warnings.warn(
+                f"{len(bad)} of the {len(images):,} images of {images.name} cannot be read and are left out; the "
+                f"first: {bad[0]}",
+                stacklevel=2,
+            )
+            images = Subset(images, rows)
+        z = tuple(part[rows] for part in found.z)
+        path = None if found.path_array is None else found.path_array[rows]
+        made, note = _tree(found, path, z[0], levels, progress)
+    return Collection(
+        name=found.name,
+        images=images,
+        rows=rows,
+        features=found.features[rows],
+        z=z,
+        tree=made,
+        tree_note=note,
+        unreadable=tuple(bad),
+        folder=found.folder,
+        run=found.run,
+    )
+
+
+@dataclass(frozen=True)
+class _Source:
+    """What was given: all rows and all images, readable or not."""
+
+    path: Path
+    name: str
+    folder: Path
+    run: Run | None
+    images: ImageSet
+    arrays: Arrays
+    tree: PrototypeTree | None
+    tree_file: str | None
+
+    @property
+    def z(self) -> tuple[Tensor, ...]:
+        names = [f"z{level}" for level in range(len(self.arrays)) if f"z{level}" in self.arrays] or ["features"]
+        return tuple(torch.from_numpy(np.array(self.arrays[name])) for name in names)
+
+    @property
+    def features(self) -> Tensor:
+        return torch.from_numpy(np.array(self.arrays["features"])) if "features" in self.arrays else self.z[0]
+
+    @property
+    def path_array(self) -> Tensor | None:
+        return torch.from_numpy(self.arrays["path"].astype(np.int64)) if "path" in self.arrays else None
+
+
+def _source(
+    subject: Run | str | os.PathLike[str],
+    data: Any,
+    split: str | None,
+    tree: str | os.PathLike[str] | PrototypeTree | None,
+    method: str | type[Method] | None,
+    device: str | None,
+    workers: int | None,
+    quiet: bool,
+) -> _Source:
+    tree_file = os.fspath(tree) if isinstance(tree, str | os.PathLike) else None
+    given = PrototypeTree.load(tree_file) if tree_file is not None else tree
+    assert given is None or isinstance(given, PrototypeTree)
+    if not isinstance(subject, Run):
+        path = Path(os.fspath(subject)).expanduser()
+        if path.suffix.lower() in FILES:
+            arrays = read_features(path)
+            images = images_of_paths(path, arrays) if data is None else open_images(data, split=split)
+            return _Source(path, path.stem, path.parent, None, images, arrays, given, tree_file)
+    run = subject if isinstance(subject, Run) else Run(path)
+    with warnings.catch_warnings():  # of stand-ins for unreadable images, which are left out here
+        warnings.filterwarnings("ignore", message=".*could not be read")
+        arrays = embed(run, data, split=split, method=method, device=device, workers=workers, quiet=quiet)
+    config = run.config
+    if data is None:
+        data, split = config["data"], split if split is not None else config.get("split")
+    images = open_images(data, split=split, channels=config.get("channels", 3))
+    if given is None and run.tree_file.is_file():
+        given = run.tree
+    return _Source(run.folder, run.folder.resolve().name, run.folder, run, images, arrays, given, tree_file)
+
+
+def _without(count: int, bad: Sequence[BadImage]) -> Tensor:
+    readable = torch.ones(count, dtype=torch.bool)
+    readable[[image.index for image in bad]] = False
+    return readable.nonzero().flatten()
+
+
+def _tree(
+    found: _Source, path: Tensor | None, z0: Tensor, levels: Sequence[int] | None, progress: Progress
+) -> tuple[PrototypeTree, str]:
+    """The tree with the leaves of these rows, and a note where it is not the run's own."""
+    tree = found.tree
+    if levels is not None and tree is not None:
+        raise ValueError(f"levels {tuple(levels)} cannot be given here: {found.path} has a tree already")
+    if tree is not None:
+        if z0.shape[1] != tree.dim:
+            raise ValueError(
+                f"the tree's prototypes have {tree.dim} columns, but the features of {found.path} have {z0.shape[1]}"
+            )
+        note = "" if found.tree_file is None else f"the tree is that of {found.tree_file}"
+        return PrototypeTree(tree.prototypes, tree.parents, tree.assign(z0)), note
+    if path is not None and levels is None:
+        return _tree_of_paths(path, z0), ""
+
+    def report(level: int, step: int, _done: int) -> None:
+        progress(f"level {level} of the tree", step, ITERATIONS)
+
+    built = hierarchical_kmeans(z0, tuple(levels or suggest_levels(len(z0))), iterations=ITERATIONS, progress=report)
+    return built, f"{found.path} has no tree: this one, of {built.levels} nodes, was built over its features"
+
+
+def _tree_of_paths(on: Tensor, z0: Tensor) -> PrototypeTree:
+    """The tree that paths (n, L) describe. Prototypes are the mean directions of their images.
+
+    Nodes without images are not known any more: they get the direction of all images and the first parent.
+    """
+    unit = F.normalize(z0.float(), dim=1)
+    overall = F.normalize(unit.mean(0), dim=0)
+    prototypes, parents = [], []
+    for level in range(on.shape[1]):
+        count = int(on[:, level].max()) + 1
+        sums = torch.zeros(count, unit.shape[1]).index_add_(0, on[:, level], unit)
+        empty = torch.linalg.vector_norm(sums, dim=1) < 1e-6
+        prototypes.append(torch.where(empty[:, None], overall, F.normalize(sums, dim=1)))
+        if level + 1 < on.shape[1]:
+            parents.append(torch.zeros(count, dtype=torch.int64).index_copy_(0, on[:, level], on[:, level + 1]))
+    return PrototypeTree(tuple(prototypes), tuple(parents), on[:, 0].contiguous())
