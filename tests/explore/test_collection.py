@@ -93,6 +93,19 @@ def test_what_embed_writes_is_read_again(runs: dict[str, Run], some: Path, tmp_p
     assert found.images.label_names == direct.images.label_names
 
 
+def test_rows_without_features_are_left_out(photos: Path, features: Path, tmp_path: Path) -> None:
+    """As of images that could not be read when they were embedded, but can be now."""
+    rows = np.load(features)
+    rows[3] = np.nan
+    path = np.stack([np.arange(len(rows)) % 6, np.arange(len(rows)) % 2], axis=1)
+    path[5] = -1
+    np.savez(tmp_path / "z.npz", features=rows, path=path)
+    with pytest.warns(UserWarning, match=r"3 of the 61 images of .* cannot be read and are left out"):
+        found = open_collection(tmp_path / "z.npz", photos, quiet=True)
+    assert sorted(set(range(61)) - set(found.rows.tolist())) == [3, 5, 17]
+    assert torch.equal(found.tree.path(found.tree.leaves), torch.from_numpy(path)[found.rows])
+
+
 def test_a_tree_may_come_from_a_file(collection: Collection, features: Path, photos: Path, tmp_path: Path) -> None:
     collection.tree.save(tmp_path / "tree.safetensors")
     with pytest.warns(UserWarning, match="left out"):

@@ -105,7 +105,7 @@ def test_search(runs: dict[str, Run], photos: Path, tmp_path: Path, capsys: pyte
     (tmp_path / "text.jpg").write_text("no image")
     for wrong, sentence in (
         ((tmp_path / "none.jpg",), "there is no image"),
-        ((tmp_path / "text.jpg",), "cannot be searched for: it is no image"),
+        ((tmp_path / "text.jpg",), "cannot be searched for: it is not an image"),
         ((query, "--level", "7"), "there is no level 7: the run has z0 to z2"),
     ):
         assert run_line("search", folder, *wrong, "--data", photos, "--device", "cpu") == 2

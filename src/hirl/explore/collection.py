@@ -111,7 +111,7 @@ def open_collection(
         )
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
         cache = None if found.run is None else found.run.features_folder
-        bad = unreadable_images(images, cache=cache, progress=progress)
+        bad = _join(unreadable_images(images, cache=cache, progress=progress), found.without_features())
         rows = _without(len(images), bad)
         if len(rows) == 0:
             raise ValueError(f"none of the {len(images):,} images of {images.name} can be read; {bad[0]}")
@@ -161,6 +161,14 @@ class _Source:
     def features(self) -> Tensor:
         return torch.from_numpy(np.array(self.arrays["features"])) if "features" in self.arrays else self.z[0]
 
+    def without_features(self) -> list[BadImage]:
+        """The images that could not be read when the features were made: they have no path, or no finite features."""
+        lost = ~self.z[0].isfinite().all(1)
+        if self.path_array is not None:
+            lost |= (self.path_array < 0).any(1)
+        indices = lost.nonzero().flatten().tolist()
+        return [BadImage(index, self.images.path(index), f"it has no features in {self.path}") for index in indices]
+
     @property
     def path_array(self) -> Tensor | None:
         return torch.from_numpy(self.arrays["path"].astype(np.int64)) if "path" in self.arrays else None
@@ -196,6 +204,12 @@ def _source(
     if given is None and run.tree_file.is_file():
         given = run.tree
     return _Source(run.folder, run.folder.resolve().name, run.folder, run, images, arrays, given, tree_file)
+
+
+def _join(*found: Sequence[BadImage]) -> list[BadImage]:
+    """All of them in index order, each once."""
+    by_index = {bad.index: bad for some in reversed(found) for bad in some}
+    return [by_index[index] for index in sorted(by_index)]
 
 
 def _without(count: int, bad: Sequence[BadImage]) -> Tensor:

@@ -39,7 +39,7 @@ def read_features(path: Path) -> Arrays:
                 raise ValueError(
                     f"{name} of {str(path)!r} must be a float array (N, D), not {array.dtype} {array.shape}"
                 )
-        elif name == "path" and (array.ndim != 2 or array.dtype.kind not in "iu" or array.min(initial=0) < 0):
+        elif name == "path" and (array.ndim != 2 or array.dtype.kind not in "iu" or array.min(initial=0) < -1):
             raise ValueError(f"path of {str(path)!r} must be an array of node numbers (N, L)")
         if not name.startswith("classes_") and len(array) != count:
             raise ValueError(f"{name} of {str(path)!r} has {len(array):,} rows, but the features have {count:,}")
