@@ -65,8 +65,8 @@ def main() -> None:
     parser.add_argument("--data", help="labelled images with a train and a val part; by default the run's own")
     parser.add_argument("--size", type=int, nargs="+", default=[500])
     parser.add_argument("--seeds", type=int, default=3)
-    words = parser.parse_args()
-    Console(width=160).print(measure(words.run, words.data, words.size, words.seeds))
+    args = parser.parse_args()
+    Console(width=160).print(measure(args.run, args.data, args.size, args.seeds))
 
 
 if __name__ == "__main__":

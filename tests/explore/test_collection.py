@@ -134,10 +134,10 @@ def test_mistakes(tmp_path: Path, some: Path) -> None:
     assert "there is no file" in mistake(tmp_path / "none.npy", some)
     assert "does not name its images" in mistake(tmp_path / "few.npy")
     assert "has 5 rows, but" in mistake(tmp_path / "few.npy", some)
-    assert "must be a float array (N, D)" in mistake(tmp_path / "ints.npy", some)
+    assert "must be of a float type, not int64" in mistake(tmp_path / "ints.npy", some)
     assert "neither features nor z0" in mistake(tmp_path / "other.npz", some)
     assert "which are not files" in mistake(tmp_path / "arrays.npz")
-    assert "is not a .npy or .npz file" in mistake(tmp_path / "text.npz", some)
+    assert "is not a .npz file of numbers" in mistake(tmp_path / "text.npz", some)
     for file in some.rglob("*.png"):
         file.write_bytes(b"")
     np.save(tmp_path / "all.npy", random.standard_normal((13, 4)).astype(np.float32))

@@ -14,7 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hirl import Run
+from hirl import PrototypeTree, Run
 from hirl.cli.main import main
 from hirl.explore.collection import Collection
 from hirl.explore.tree_page import tree_id
@@ -22,8 +22,8 @@ from hirl.explore.tree_page import tree_id
 pytestmark = pytest.mark.filterwarnings("default:.*left out:UserWarning")  # of the damaged image
 
 
-def run_line(*words: str | Path) -> int:
-    return main([str(word) for word in words])
+def run_line(*line: str | Path) -> int:
+    return main([str(word) for word in line])
 
 
 @pytest.fixture
@@ -34,17 +34,31 @@ def files(features: Path, tmp_path: Path) -> Path:
 
 
 def test_a_page_from_features(files: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("tree", files, "--data", photos, "--levels", "12", "5", "3")
-    assert run_line(*words) == 0
+    line = ("tree", files, "--data", photos, "--levels", "12", "5", "3")
+    assert run_line(*line) == 0
     shown = capsys.readouterr()
     page = files.parent / "features_tree"
     assert f"Page of 60 images written to {page}. Open {(page / 'index.html').as_uri()}" in shown.out
     assert "1 of the 61 images" in shown.err
     assert sorted(file.name for file in page.iterdir()) == ["images", "index.html"]
     before = (page / "index.html").read_bytes()
-    assert run_line(*words) == 0  # a page replaces a page, and is the same each time
+    assert run_line(*line) == 0  # a page replaces a page, and is the same each time
     assert (page / "index.html").read_bytes() == before
     assert sorted(file.name for file in files.parent.iterdir()) == ["features.npy", "features_tree"]
+
+
+def test_cluster_writes_a_page_of_images(
+    files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ("cluster", files, "--levels", "12", "3", "--out", tmp_path / "tree.safetensors", "--images", photos)
+    assert run_line(*line) == 0
+    assert f"Page of 60 images written to {tmp_path / 'tree_page'}" in capsys.readouterr().out
+    assert (tmp_path / "tree_page" / "index.html").is_file()
+    arrays = {"features": np.load(files)[:, :3], "z0": np.load(files)}
+    np.savez(tmp_path / "z.npz", **arrays)
+    assert run_line("cluster", tmp_path / "z.npz", "--levels", "12", "3", "--out", tmp_path / "z.safetensors") == 0
+    found = [PrototypeTree.load(tmp_path / f"{name}.safetensors") for name in ("tree", "z")]
+    assert torch.equal(found[0].leaves, found[1].leaves)
 
 
 def test_the_page_holds_the_runs_leaves(runs: dict[str, Run]) -> None:

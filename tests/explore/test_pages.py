@@ -316,8 +316,8 @@ def test_assignments_and_lists_of_files(opened: Opener, tree_page: Path, collect
         for level in range(3):
             assert [int(row[f"level_{level}"]) for row in rows] == path[:, level].tolist()
         assert [row["label_0"] for row in rows] == [collection.images.label_names[0][label] for label in labels[:, 0]]
-        whole = json.loads(exported(page, "assignments-json"))
-        assert [row["file"] for row in whole["images"]] == [row["file"] for row in rows]
+        everything = json.loads(exported(page, "assignments-json"))
+        assert [row["file"] for row in everything["images"]] == [row["file"] for row in rows]
         top = int(collection.tree.sizes(2).argmax())
         page.goto(tree_page.as_uri() + f"#node=2-{top}")
         listed = json.loads(exported(page, "files-json"))

@@ -28,17 +28,18 @@ def read_features(path: Path) -> Arrays:
             with loaded:
                 arrays = {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{str(path)!r} is not a .npy or .npz file of numbers: {error}") from error
+        kind = ".npz" if path.suffix.lower() == ".npz" else ".npy"
+        raise ValueError(f"{str(path)!r} is not a {kind} file of numbers: {error}") from error
     if "features" not in arrays and "z0" not in arrays:
         names = ", ".join(arrays) or "nothing"
         raise ValueError(f"{str(path)!r} holds {names}, but neither features nor z0 as `hirl embed` writes them")
     count = len(arrays["features"] if "features" in arrays else arrays["z0"])
     for name, array in arrays.items():
         if name == "features" or (name[0] == "z" and name[1:].isdigit()):
-            if array.ndim != 2 or array.dtype.kind != "f":
-                raise ValueError(
-                    f"{name} of {str(path)!r} must be a float array (N, D), not {array.dtype} {array.shape}"
-                )
+            if array.ndim != 2:
+                raise ValueError(f"{name} of {str(path)!r} must be one array of shape (N, D), not {array.shape}")
+            if array.dtype.kind != "f":
+                raise ValueError(f"{name} of {str(path)!r} must be of a float type, not {array.dtype}")
         elif name == "path" and (array.ndim != 2 or array.dtype.kind not in "iu" or array.min(initial=0) < -1):
             raise ValueError(f"path of {str(path)!r} must be an array of node numbers (N, L)")
         if not name.startswith("classes_") and len(array) != count:
