@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from PIL import Image
 
 import hirl.explore
-from hirl import PrototypeTree
+from hirl import PrototypeTree, Run
+from hirl.cli.main import main
 from hirl.data.sources.arrays import ArrayImages
 from hirl.explore.collection import Collection
 from hirl.explore.tree_page import tree_id, write_tree_page
@@ -449,3 +450,16 @@ def test_25000_images_are_there_within_two_seconds(opened: Opener, tmp_path: Pat
         assert loaded < 20, "thumbnails that are not shown were loaded"
         page.locator("#search").fill("0012345")
         assert page.locator("#images .tile").count() == 1
+
+
+def test_the_page_of_a_run(opened: Opener, runs: dict[str, Run]) -> None:
+    run = runs["hirl"]
+    run.log("warning: <b>something</b> is wrong")
+    assert main(["show", str(run.folder), "--page"]) == 0
+    with opened(run.folder / "page" / "index.html") as page:
+        assert page.locator(".warnings li").inner_text().startswith("<b>something</b> is wrong")
+        assert page.locator(".chart svg .line, .chart svg circle").count() > 5
+        page.locator(".chart svg").first.hover()
+        assert "epoch" in page.locator(".chart .key").first.inner_text()
+    with opened(run.folder / "page" / "index.html", viewport={"width": 390, "height": 844}) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
