@@ -20,7 +20,8 @@ def sample_images(collection: Collection, size: int, *, pick: Pick = "typical", 
     """The indices of `size` images of the collection, in order of their branches.
 
     Every node divides its share equally among its children, as far as they have images; what does not divide evenly
-    goes to children drawn by `seed`. A leaf gives its most typical images (`pick` typical), or images far from each
+    goes to children that `seed` draws from the larger half: of few images, most should be of what there is much of. A
+    leaf gives its most typical images (`pick` typical), or images far from each
     other, of which the first is its most typical (spread). A larger sample is not a superset of a smaller one.
     """
     if pick not in PICKS:
@@ -60,7 +61,7 @@ def leaf_shares(tree: PrototypeTree, size: int, *, seed: int) -> dict[int, int]:
 
 
 def equal_shares(sizes: list[int], total: int, random: np.random.Generator) -> list[int]:
-    """`total` divided as equally as `sizes` allow; units left over go to parts drawn at random."""
+    """`total` divided as equally as `sizes` allow; units left over go to parts drawn from the larger half."""
     assert total <= sum(sizes)
     shares = np.zeros(len(sizes), dtype=np.int64)
     room = np.array(sizes, dtype=np.int64)
@@ -69,7 +70,9 @@ def equal_shares(sizes: list[int], total: int, random: np.random.Generator) -> l
         open_parts = np.flatnonzero(room)
         each = left // len(open_parts)
         if each == 0:
-            open_parts, each = np.sort(random.permutation(open_parts)[:left]), 1
+            by_size = open_parts[np.argsort(-np.array(sizes)[open_parts], kind="stable")]
+            larger = by_size[: max(left, -(-len(by_size) // 2))]
+            open_parts, each = np.sort(random.permutation(larger)[:left]), 1
         given = np.minimum(room[open_parts], each)
         shares[open_parts] += given
         room[open_parts] -= given
