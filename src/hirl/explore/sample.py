@@ -70,8 +70,9 @@ def equal_shares(sizes: list[int], total: int, random: np.random.Generator) -> l
         open_parts = np.flatnonzero(room)
         each = left // len(open_parts)
         if each == 0:
-            by_size = open_parts[np.argsort(-np.array(sizes)[open_parts], kind="stable")]
-            larger = by_size[: max(left, -(-len(by_size) // 2))]
+            bounds = np.sort(np.array(sizes)[open_parts])[::-1]
+            least = bounds[max(left, -(-len(bounds) // 2)) - 1]
+            larger = open_parts[np.array(sizes)[open_parts] >= least]
             open_parts, each = np.sort(random.permutation(larger)[:left]), 1
         given = np.minimum(room[open_parts], each)
         shares[open_parts] += given
