@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from hirl import Run
 from hirl.explore.collection import Collection, open_collection
@@ -51,19 +52,20 @@ def test_page_and_embed_agree_image_by_image(runs: dict[str, Run], some: Path) -
 
 def test_readability_is_remembered_until_a_file_changes(runs: dict[str, Run], some: Path) -> None:
     run = runs["hirl"]
+    Image.new("RGB", (50, 30)).save(some / "two" / "wide.png")  # images of several sizes are not kept in memory
 
     def readable() -> int:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return len(open_collection(run, some, device="cpu", quiet=True))
 
-    assert readable() == 12
-    (kept,) = run.features_folder.glob("readable-*.json")
-    assert readable() == 12
-    kept.write_text("{")  # damaged: made again
-    assert readable() == 12
-    shutil.copy(some / "two" / "01.png", some / "one" / "05 damaged.png")
     assert readable() == 13
+    (kept,) = run.features_folder.glob("readable-*.json")
+    assert readable() == 13
+    kept.write_text("{")  # damaged: made again
+    assert readable() == 13
+    shutil.copy(some / "two" / "01.png", some / "one" / "05 damaged.png")
+    assert readable() == 14
     assert len(list(run.features_folder.glob("readable-*.json"))) == 2
 
 

@@ -15,9 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl.data.sources import open_images
+from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.subset import Subset
+from hirl.evals.images import request_images
 from hirl.explore.embed import Arrays, embed
 from hirl.explore.feature_files import images_of_paths, read_features
 from hirl.explore.readable import unreadable_images
@@ -26,6 +27,8 @@ from hirl.hierarchy.levels import suggest_levels
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
+from hirl.runs.open_encoder import open_encoder
+from hirl.runs.stored import find_tree
 from hirl.terminal.progress import Progress, no_progress, progress_bars
 
 FILES = (".npy", ".npz")
@@ -92,7 +95,7 @@ def open_collection(
     """The collection of a run, or of a file of features.
 
     Args:
-        subject: A run or its folder; a .npz file written by `hirl embed`; a .npy file of features (N, D).
+        subject: A run, its folder or a checkpoint in it; a .npz file written by `hirl embed`; a .npy file of features.
         data: The images; by default those the run was trained on, or the files that the .npz file names.
         split: The part of the data; by default its training part.
         tree: A file written by `hirl cluster`; by default the run's tree, or a new one where there is none.
@@ -111,7 +114,10 @@ def open_collection(
         )
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
         cache = None if found.run is None else found.run.features_folder
-        bad = _join(unreadable_images(images, cache=cache, progress=progress), found.without_features())
+        unread = found.unreadable
+        if unread is None:
+            unread = unreadable_images(images, cache=cache, progress=progress)
+        bad = _join(unread, found.without_features())
         rows = _without(len(images), bad)
         if len(rows) == 0:
             raise ValueError(f"none of the {len(images):,} images of {images.name} can be read; {bad[0]}")
@@ -151,6 +157,7 @@ class _Source:
     arrays: Arrays
     tree: PrototypeTree | None
     tree_file: str | None
+    unreadable: list[BadImage] | None  # None: not known yet
 
     @property
     def z(self) -> tuple[Tensor, ...]:
@@ -187,23 +194,28 @@ def _source(
     tree_file = os.fspath(tree) if isinstance(tree, str | os.PathLike) else None
     given = PrototypeTree.load(tree_file) if tree_file is not None else tree
     assert given is None or isinstance(given, PrototypeTree)
-    if not isinstance(subject, Run):
+    if isinstance(subject, str | os.PathLike):
         path = Path(os.fspath(subject)).expanduser()
         if path.suffix.lower() in FILES:
             arrays = read_features(path)
             images = images_of_paths(path, arrays) if data is None else open_images(data, split=split)
-            return _Source(path, path.stem, path.parent, None, images, arrays, given, tree_file)
-    run = subject if isinstance(subject, Run) else Run(path)
+            return _Source(path, path.stem, path.parent, None, images, arrays, given, tree_file, None)
+    encoder = open_encoder(subject, method=method)
+    run = encoder.run
+    if run is None:
+        raise ValueError(
+            f"{encoder.name} is not a run folder: write its features with hirl embed, and give the .npz file"
+        )
+    request = request_images(encoder, data, split=split)
+    skipped = Skipped()
+    images = in_memory(open_images(request.data, split=request.split, channels=request.channels), skipped=skipped)
     with warnings.catch_warnings():  # of stand-ins for unreadable images, which are left out here
         warnings.filterwarnings("ignore", message=".*could not be read")
-        arrays = embed(run, data, split=split, method=method, device=device, workers=workers, quiet=quiet)
-    config = run.config
-    if data is None:
-        data, split = config["data"], split if split is not None else config.get("split")
-    images = open_images(data, split=split, channels=config.get("channels", 3))
-    if given is None and run.tree_file.is_file():
-        given = run.tree
-    return _Source(run.folder, run.folder.resolve().name, run.folder, run, images, arrays, given, tree_file)
+        arrays = embed(subject, images, method=method, device=device, workers=workers, quiet=quiet)
+    bad = list(skipped) if images.pixels is not None else None
+    if given is None:
+        given = find_tree(run)
+    return _Source(run.folder, run.folder.resolve().name, run.folder, run, images, arrays, given, tree_file, bad)
 
 
 def _join(*found: Sequence[BadImage]) -> list[BadImage]:

@@ -149,8 +149,6 @@ ALTERATIONS: dict[str, Callable[[Image], Image]] = {
 def _same_bytes(images: ImageSet) -> dict[int, int]:
     """For every file that another one before it repeats byte for byte, and for that first one: the first one."""
     by_size: dict[int, list[int]] = defaultdict(list)
-    if images.pixels is not None:
-        return {}
     for index in range(len(images)):
         path = Path(images.path(index))
         if path.is_file():
@@ -237,7 +235,7 @@ def _groups(
 
     def rank(image: int) -> tuple[int, int, int]:
         path = Path(images.path(image))
-        size = path.stat().st_size if images.pixels is None and path.is_file() else 0
+        size = path.stat().st_size if path.is_file() else 0
         return (-looks[image].pixels if image in looks else 0, -size, image)
 
     taken: set[int] = set()

@@ -56,7 +56,7 @@ def embed(
     labels    (N, levels), the finest first, and classes_0 …, the class names of each level, if there are labels
 
     Args:
-        subject: A run, its folder or a checkpoint in it, a file of weights, a timm name, `torchvision:NAME`, or a module.
+        subject: A run, its folder or checkpoint, a file of weights, a timm name, `torchvision:NAME`, or a module.
         data: The images; by default those the run was trained on.
         out: The file; a .parquet file has a row per image, with its classes by name.
         split: The part of the data; by default its training part.

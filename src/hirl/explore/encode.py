@@ -1,4 +1,8 @@
-"""Features of a few images that are not in a collection, made by its run as those of the collection were."""
+"""Features of a few images that are not in a collection, made by its run as those of the collection were.
+
+Small images must be read into memory if those of the collection were: images in memory and images in files are resized
+in different ways.
+"""
 
 from __future__ import annotations
 

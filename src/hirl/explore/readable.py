@@ -8,8 +8,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import BadImage, ImageSet
-from hirl.evals.feature_cache import image_identity, is_identified
 from hirl.files import atomic_write
 from hirl.terminal.progress import Progress, no_progress
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from hirl.data.sources import in_memory
 from hirl.data.sources.files import FileImages
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.explore.collection import Collection
@@ -53,6 +54,8 @@ def query_representations(
     run = collection.run
     if run is None:
         raise ValueError("a file of features cannot be searched with an image: give the run folder they come from")
+    if collection.images.pixels is not None:  # resized in another way than images in files
+        query = in_memory(query)
     return encode_representations(run, query, method=method, device=device)[0]
 
 
