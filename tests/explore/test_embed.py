@@ -83,7 +83,7 @@ def test_without_pyarrow_one_sentence_says_what_to_install(
 def test_any_encoder_gives_features(runs: dict[str, Run], photos: Path, tmp_path: Path) -> None:
     """A network by name, a file of weights and a run give the same features where they are the same encoder."""
     arrays = embed("resnet10t", photos, image_size=32, device="cpu", quiet=True)
-    assert list(arrays) == ["image", "features", "labels", "classes_0", "classes_1"]
+    assert list(arrays) == ["image", "readable", "features", "labels", "classes_0", "classes_1"]
     assert arrays["features"].shape == (9, 512)
     run = runs["hirl"]
     of_run = embed(run, photos, device="cpu", quiet=True)["features"]

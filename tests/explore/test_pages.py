@@ -457,7 +457,7 @@ def test_the_page_of_a_run(opened: Opener, runs: dict[str, Run]) -> None:
     run.log("warning: <b>something</b> is wrong")
     assert main(["show", str(run.folder), "--page"]) == 0
     with opened(run.folder / "page" / "index.html") as page:
-        assert page.locator(".warnings li").inner_text().startswith("<b>something</b> is wrong")
+        assert page.locator(".warnings li").last.inner_text().startswith("<b>something</b> is wrong")
         assert page.locator(".chart svg .line, .chart svg circle").count() > 5
         page.locator(".chart svg").first.hover()
         assert "epoch" in page.locator(".chart .key").first.inner_text()

@@ -10,28 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl.data.sources import Skipped, in_memory, open_images
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.subset import Subset
-from hirl.evals.images import request_images
-from hirl.explore.embed import Arrays, embed
-from hirl.explore.feature_files import images_of_paths, read_features
+from hirl.explore.collection_source import Source, open_source
 from hirl.explore.readable import unreadable_images
 from hirl.hierarchy.builder import hierarchical_kmeans
 from hirl.hierarchy.levels import suggest_levels
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
-from hirl.runs.open_encoder import open_encoder
-from hirl.runs.stored import find_tree
 from hirl.terminal.progress import Progress, no_progress, progress_bars
 
-FILES = (".npy", ".npz")
 ITERATIONS = 20  # Lloyd steps per level of a tree that is built here
 
 
@@ -105,7 +98,7 @@ def open_collection(
         workers: Processes that read images.
         quiet: Show no progress.
     """
-    found = _source(subject, data, split, tree, method, device, workers, quiet)
+    found = open_source(subject, data, split, tree, method, device, workers, quiet)
     images = found.images
     if len(images) != len(found.z[0]):
         raise ValueError(
@@ -113,11 +106,9 @@ def open_collection(
             "one row, in the same order"
         )
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
-        cache = None if found.run is None else found.run.features_folder
-        unread = found.unreadable
-        if unread is None:
-            unread = unreadable_images(images, cache=cache, progress=progress)
-        bad = _join(unread, found.without_features())
+        bad = found.without_features()
+        if found.run is None:  # whoever made the features may have read the images in another way
+            bad = _join(unreadable_images(images, progress=progress), bad)
         rows = _without(len(images), bad)
         if len(rows) == 0:
             raise ValueError(f"none of the {len(images):,} images of {images.name} can be read; {bad[0]}")
@@ -129,7 +120,7 @@ def open_collection(
             )
             images = Subset(images, rows)
         z = tuple(part[rows] for part in found.z)
-        path = None if found.path_array is None else found.path_array[rows]
+        path = None if found.paths is None else found.paths[rows]
         made, note = _tree(found, path, z[0], levels, progress)
     return Collection(
         name=found.name,
@@ -145,79 +136,6 @@ def open_collection(
     )
 
 
-@dataclass(frozen=True)
-class _Source:
-    """What was given: all rows and all images, readable or not."""
-
-    path: Path
-    name: str
-    folder: Path
-    run: Run | None
-    images: ImageSet
-    arrays: Arrays
-    tree: PrototypeTree | None
-    tree_file: str | None
-    unreadable: list[BadImage] | None  # None: not known yet
-
-    @property
-    def z(self) -> tuple[Tensor, ...]:
-        names = [f"z{level}" for level in range(len(self.arrays)) if f"z{level}" in self.arrays] or ["features"]
-        return tuple(torch.from_numpy(np.array(self.arrays[name])) for name in names)
-
-    @property
-    def features(self) -> Tensor:
-        return torch.from_numpy(np.array(self.arrays["features"])) if "features" in self.arrays else self.z[0]
-
-    def without_features(self) -> list[BadImage]:
-        """The images that could not be read when the features were made: they have no path, or no finite features."""
-        lost = ~self.z[0].isfinite().all(1)
-        if self.path_array is not None:
-            lost |= (self.path_array < 0).any(1)
-        indices = lost.nonzero().flatten().tolist()
-        return [BadImage(index, self.images.path(index), f"it has no features in {self.path}") for index in indices]
-
-    @property
-    def path_array(self) -> Tensor | None:
-        return torch.from_numpy(self.arrays["path"].astype(np.int64)) if "path" in self.arrays else None
-
-
-def _source(
-    subject: Run | str | os.PathLike[str],
-    data: Any,
-    split: str | None,
-    tree: str | os.PathLike[str] | PrototypeTree | None,
-    method: str | type[Method] | None,
-    device: str | None,
-    workers: int | None,
-    quiet: bool,
-) -> _Source:
-    tree_file = os.fspath(tree) if isinstance(tree, str | os.PathLike) else None
-    given = PrototypeTree.load(tree_file) if tree_file is not None else tree
-    assert given is None or isinstance(given, PrototypeTree)
-    if isinstance(subject, str | os.PathLike):
-        path = Path(os.fspath(subject)).expanduser()
-        if path.suffix.lower() in FILES:
-            arrays = read_features(path)
-            images = images_of_paths(path, arrays) if data is None else open_images(data, split=split)
-            return _Source(path, path.stem, path.parent, None, images, arrays, given, tree_file, None)
-    encoder = open_encoder(subject, method=method)
-    run = encoder.run
-    if run is None:
-        raise ValueError(
-            f"{encoder.name} is not a run folder: write its features with hirl embed, and give the .npz file"
-        )
-    request = request_images(encoder, data, split=split)
-    skipped = Skipped()
-    images = in_memory(open_images(request.data, split=request.split, channels=request.channels), skipped=skipped)
-    with warnings.catch_warnings():  # of stand-ins for unreadable images, which are left out here
-        warnings.filterwarnings("ignore", message=".*could not be read")
-        arrays = embed(subject, images, method=method, device=device, workers=workers, quiet=quiet)
-    bad = list(skipped) if images.pixels is not None else None
-    if given is None:
-        given = find_tree(run)
-    return _Source(run.folder, run.folder.resolve().name, run.folder, run, images, arrays, given, tree_file, bad)
-
-
 def _join(*found: Sequence[BadImage]) -> list[BadImage]:
     """All of them in index order, each once."""
     by_index = {bad.index: bad for some in reversed(found) for bad in some}
@@ -231,7 +149,7 @@ def _without(count: int, bad: Sequence[BadImage]) -> Tensor:
 
 
 def _tree(
-    found: _Source, path: Tensor | None, z0: Tensor, levels: Sequence[int] | None, progress: Progress
+    found: Source, path: Tensor | None, z0: Tensor, levels: Sequence[int] | None, progress: Progress
 ) -> tuple[PrototypeTree, str]:
     """The tree with the leaves of these rows, and a note where it is not the run's own."""
     tree = found.tree

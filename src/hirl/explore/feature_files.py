@@ -69,3 +69,9 @@ def images_of_paths(path: Path, arrays: Arrays) -> ImageSet:
         labels=labels,
         label_names=tuple(tuple(map(str, arrays[f"classes_{level}"])) for level in range(levels)),
     )
+
+
+def one_file(path: str, *, channels: int = 3) -> ImageSet:
+    """One image file as a set of images."""
+    folder, _, name = path.rpartition("/")
+    return FileImages(name=path, folders=[folder or "."], folder_of=np.zeros(1), file_names=[name], channels=channels)

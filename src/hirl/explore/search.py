@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from hirl.data.sources import in_memory
-from hirl.data.sources.files import FileImages
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.explore.collection import Collection
 from hirl.explore.encode import encode_representations
+from hirl.explore.feature_files import one_file
 from hirl.methods.base import Method
 from hirl.metrics.neighbours import nearest_rows
 
@@ -33,9 +32,7 @@ def open_query(file: str | os.PathLike[str], *, channels: int) -> ImageSet:
     path = Path(file)
     if not path.is_file():
         raise ValueError(f"there is no image {str(path)!r} to search for")
-    query = FileImages(
-        name=str(path), folders=[str(path.parent)], folder_of=np.zeros(1), file_names=[path.name], channels=channels
-    )
+    query = one_file(str(path), channels=channels)
     try:
         query.read(0)
     except BadImage as bad:
