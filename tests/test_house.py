@@ -46,7 +46,13 @@ MAY_IMPORT: dict[str, set[str]] = {
 # The one look upwards: `Run.evaluate`, so that a run can be asked for its figures.
 EXCEPTION = ("runs/folder.py", "evals")
 IMPLIED = {"tensorboard"}  # by torch.utils.tensorboard
-OPTIONAL = {"datasets", "pillow_heif", "pyarrow", "wandb"}  # used when they are there, and asked for in words when not
+OPTIONAL = {
+    "datasets",
+    "pillow_heif",
+    "pyarrow",
+    "umap",
+    "wandb",
+}  # used when they are there, and asked for in words when not
 
 
 def imports(file: Path) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ def check_writable(path: Path) -> None:
     """Raise a ValueError if `path` cannot be written. Call it before the work whose result goes there."""
     if path.is_dir():
         raise ValueError(f"cannot write to {str(path)!r}: it is a folder, not a file")
+    check_parent(path)
+
+
+def check_parent(path: Path) -> None:
+    """Raise a ValueError if nothing can be written beside `path`."""
     if not path.parent.is_dir():
         raise ValueError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} does not exist")
     if not os.access(path.parent, os.W_OK):
@@ -49,3 +55,31 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Gives a new folder beside `path` to fill; on success it takes `path`'s place, on failure it goes.
+
+    A folder that lies at `path` is removed after the new one has taken its place.
+    """
+    target = Path(path)
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"cannot write the folder {str(target)!r}: it is a file")
+    check_parent(target)
+    aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.", suffix=".new"))
+    old = aside.with_suffix(".old")
+    try:
+        yield aside
+        aside.chmod(0o777 & ~_umask())
+        if target.exists():
+            target.rename(old)
+        aside.rename(target)
+        _to_disk(target.parent)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        raise
+    finally:
+        for left_over in (aside, old):
+            shutil.rmtree(left_over, ignore_errors=True)

@@ -90,7 +90,7 @@ MISTAKES = {
     "an empty file": (["cluster", "{empty}", "--out", "{new}"], "is not a .npy file of numbers"),
     "a truncated file": (["cluster", "{cut}", "--out", "{new}"], "cut.npy"),
     "pickled objects": (["cluster", "{objects}", "--out", "{new}"], "is not a .npy file of numbers"),
-    "several arrays": (["cluster", "{npz}", "--out", "{new}"], "one array of shape (N, D), not several arrays"),
+    "several arrays": (["cluster", "{npz}", "--out", "{new}"], "holds arr_0, arr_1, but neither features nor z0"),
     "a vector": (["cluster", "{vector}", "--out", "{new}"], "one array of shape (N, D), not (300,)"),
     "whole numbers": (["cluster", "{integers}", "--levels", "3", "--out", "{new}"], "float type"),
     "a NaN": (["cluster", "{nan}", "--levels", "3", "--out", "{new}"], "row 5 of features is not finite"),

@@ -205,7 +205,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a text file": (["{prose}", "--config", "{config}"], "is not a set of images"),
     "an unknown split": (["{images}", "--config", "{config}", "--split", "val"], "split"),
     "four channels": (["{images}", "--config", "{config}", "--channels", "4"], "channels"),
-    "an unknown backbone": (["{images}", "--config", "{config}", "--method.backbone", "resnet5"], "timm model"),
+    "an unknown backbone": (
+        ["{images}", "--config", "{config}", "--method.backbone", "resnet5", "--method.backbone_args", "null"],
+        "timm model",
+    ),
     "weights from nowhere": (["{images}", "--config", "{config}", "--init_from", "nowhere"], "no run folder"),
     "weights of prose": (["{images}", "--config", "{config}", "--init_from", "{prose}"], "not a file of plain weights"),
     "a file for a folder": (["{images}", "--config", "{config}", "--out", "{prose}"], "is a file, not a run folder"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,12 +80,41 @@ def test_without_pyarrow_one_sentence_says_what_to_install(
         embed(runs["hirl"], photos, out=tmp_path / "z.parquet", quiet=True)
 
 
+def test_any_encoder_gives_features(runs: dict[str, Run], photos: Path, tmp_path: Path) -> None:
+    """A network by name, a file of weights and a run give the same features where they are the same encoder."""
+    arrays = embed("resnet10t", photos, image_size=32, device="cpu", quiet=True)
+    assert list(arrays) == ["image", "readable", "features", "labels", "classes_0", "classes_1"]
+    assert arrays["features"].shape == (9, 512)
+    run = runs["hirl"]
+    of_run = embed(run, photos, device="cpu", quiet=True)["features"]
+    of_file = embed(run.encoder_file, photos, device="cpu", quiet=True, out=tmp_path / "z.npz")["features"]
+    assert np.array_equal(of_run, of_file)
+    with pytest.raises(ValueError, match=r"method 'x.Y' cannot be given here: only a run has one"):
+        embed("resnet10t", photos, method="x.Y", quiet=True)
+
+
+def test_the_encoder_loads_without_hirl(runs: dict[str, Run]) -> None:
+    """The lines of docs/explore.md, run as they stand but for the path."""
+    text = (Path(__file__).parents[2] / "docs" / "explore.md").read_text(encoding="utf-8")
+    (snippet,) = [block.partition("```")[0] for block in text.split("```python\n")[1:] if "create_model" in block]
+    assert "hirl" not in snippet
+    names: dict[str, Any] = {}
+    exec(snippet.replace("runs/x", str(runs["hirl"].folder)), names)
+    images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(names["encoder"].eval()(images), runs["hirl"].encoder(images))
+
+
 MISTAKES: dict[str, tuple[list[str], str]] = {
-    "no run": (["--out", "z.npz"], "the argument run is missing"),
+    "no run": (["--out", "z.npz"], "the argument subject is missing"),
     "no output": (["{run}"], "the option --out is missing"),
     "a file of no kind": (["{run}", "--out", "z.txt"], "one of .npz, .parquet"),
     "a folder that is not there": (["{run}", "--out", "no/z.npz"], "does not exist"),
-    "a plain encoder": (["resnet10t", "--out", "z.npz"], "is not a run folder"),
+    "a plain encoder without images": (["resnet10t", "--out", "z.npz"], "does not name its images: give data"),
+    "another size than the run's": (
+        ["{run}", "--image_size", "9", "--out", "z.npz"],
+        "was trained with 16: leave it out",
+    ),
     "a run from nowhere": (["runs/nowhere", "--out", "z.npz"], "no run folder and no file"),
     "missing images": (["{run}", "--data", "nowhere/", "--out", "z.npz"], "neither a path nor the name"),
     "a split that is not there": (["{run}", "--split", "holiday", "--out", "z.npz"], "has no split 'holiday'"),

@@ -190,7 +190,7 @@ def test_bfloat16_autocast(paths: SemanticPaths, features: torch.Tensor) -> None
         (lambda p, f: p(f[:4], target=f[:4, :5]), r"target must be of shape \(B, 8\)"),
         (lambda _, __: SemanticPaths(8, LEVELS, negatives=0), "negatives must be at least 1"),
         (lambda _, __: SemanticPaths(8, LEVELS, sampling="row"), "batch, image"),  # type: ignore[arg-type]
-        (lambda _, __: SemanticPaths(8, LEVELS, weight=float("nan")), "finite"),
+        (lambda _, __: SemanticPaths(8, LEVELS, weight=float("nan")), "weight must be a number of at least 0"),
         (lambda _, __: SemanticPaths(0, LEVELS), "at least 1"),
         (lambda _, __: SemanticPaths(8, (4, 12)), "must decrease"),
     ],

@@ -13,8 +13,9 @@ from hirl.config.parser import Parser
 def embed_options(parser: Parser) -> None:
     from hirl.explore.embed import embed
 
-    parser.add_argument("run", help="A run folder, or a checkpoint in it.")
-    parser.add_options(embed, skip={"run", "out", "method", "quiet"})
+    about = "A run folder or a checkpoint in it, a file of weights, a timm name, or torchvision:NAME."
+    parser.add_argument("subject", help=about)
+    parser.add_options(embed, skip={"subject", "out", "method", "quiet"})
     parser.add_argument("--out", type=Path, required=True, help="The file to write, .npz or .parquet.")
     parser.add_argument("--method", help="The class of the run's method as package.module.Class, if not part of hirl.")
     parser.add_argument("--overwrite", action="store_true", help="Replace the file at --out.")

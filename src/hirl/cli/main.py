@@ -11,19 +11,41 @@ from typing import Any
 from hirl.cli.cluster import CLUSTER
 from hirl.cli.compare import COMPARE
 from hirl.cli.demo import DEMO
+from hirl.cli.duplicates import DUPLICATES
 from hirl.cli.embed import EMBED
 from hirl.cli.evaluate import EVALUATE
 from hirl.cli.images import IMAGES
 from hirl.cli.pretrain import PRETRAIN, STOPPED
 from hirl.cli.runs import RUNS
+from hirl.cli.sample import SAMPLE
+from hirl.cli.search import SEARCH
 from hirl.cli.show import SHOW
+from hirl.cli.tree import TREE
+from hirl.cli.tsne import TSNE
 from hirl.cli.tune import TUNE
 from hirl.cli.views import VIEWS
 from hirl.config.parser import Parser
 
 COMMANDS = {
     command.name: command
-    for command in (DEMO, PRETRAIN, EVALUATE, COMPARE, TUNE, EMBED, SHOW, RUNS, IMAGES, VIEWS, CLUSTER)
+    for command in (
+        DEMO,
+        PRETRAIN,
+        EVALUATE,
+        COMPARE,
+        TUNE,
+        EMBED,
+        TREE,
+        TSNE,
+        SEARCH,
+        DUPLICATES,
+        SAMPLE,
+        SHOW,
+        RUNS,
+        IMAGES,
+        VIEWS,
+        CLUSTER,
+    )
 }
 MISTAKE = 2
 
@@ -39,6 +61,11 @@ examples:
   hirl compare shapes small/moco_v2 small/dino         baseline and HIRL side by side, in tables
   hirl tune photos/ --config small/dino                which levels and negatives suit the images
   hirl embed runs/photos-dino-hirl-0 --out z.npz       features, z0 … zL and paths of its images, for use elsewhere
+  hirl tree runs/photos-dino-hirl-0                    a page to browse its tree with the images, and to name its nodes
+  hirl tsne runs/photos-dino-hirl-0                    a map of its features, as a figure and a page
+  hirl search runs/photos-dino-hirl-0 cat.jpg          the images most like one, at each level
+  hirl duplicates runs/photos-dino-hirl-0              copies, and which to keep
+  hirl sample runs/photos-dino-hirl-0 --size 200       a balanced, diverse part of the images, to label first
   hirl show runs/photos-dino-hirl-0                    a run as a page of text
   hirl images photos/ --out sheet.png                  what is in a folder, and a contact sheet of it
   hirl views photos/ --method DINO --out views.png     the views that a method trains on

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hirl.cli.collection import page_address
 from hirl.cli.command import Command
 from hirl.cli.run_state import run_state
 from hirl.runs.faults import find_faults
@@ -26,10 +27,33 @@ WIDTH = 60
 
 def show_options(parser: ArgumentParser) -> None:
     parser.add_argument("run", type=Path, help="A run folder.")
+    parser.add_argument(
+        "--page", action="store_true", help="Write a page with curves to page/ in the run folder instead."
+    )
 
 
 def show(config: Namespace) -> None:
-    show_run(Run(config.run))
+    run = Run(config.run)
+    if config.page:
+        write_page(run)
+    else:
+        show_run(run)
+
+
+def write_page(run: Run) -> None:
+    """Write the run's curves, warnings, results and configuration as a page."""
+    from hirl.explore.run_page import write_run_page
+
+    results = {
+        file.name: {
+            name: format_figure(value)
+            for name, value in with_kinds(result["headline"], result["kinds"]["headline"]).items()
+        }
+        for file, result in list_results(run.results_folder).items()
+    }
+    folder = run.folder / "page"
+    write_run_page(run, folder, state=run_state(run, list(run.metrics())), results=results)
+    print(f"Page written to {folder}. {page_address(folder)}")
 
 
 def show_run(run: Run) -> None:
@@ -95,4 +119,4 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BLOCKS[min(len(BLOCKS) - 1, int((value - low) / span * len(BLOCKS)))] for value in values)
 
 
-SHOW = Command("show", "show a run as a page of text", show_options, show)
+SHOW = Command("show", "show a run as a page of text, or of curves", show_options, show)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from hirl import evals
 from hirl.backbones import feature_maps
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.subset import Subset
 from hirl.evals.base import Evaluation, Part, Result, Subject
-from hirl.evals.extractor import Extractor, Preprocessing, preprocessing_for
+from hirl.evals.extractor import Extractor, Preprocessing, check_features, check_same, preprocessing_for
 from hirl.evals.feature_cache import FeatureCache
 from hirl.evals.images import request_images
 from hirl.evals.labels import check_labels
@@ -27,7 +26,7 @@ from hirl.evals.report import print_headline, print_message, print_result
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
-from hirl.runs.open_encoder import Encoder, find_device, open_encoder
+from hirl.runs.open_encoder import find_device, open_encoder
 from hirl.runs.results import result_file
 from hirl.runs.stored import find_tree
 from hirl.terminal.progress import no_progress, progress_bars
@@ -100,7 +99,7 @@ def evaluate(
     encoder = open_encoder(subject, **network, channels=channels, method=method)
     if method is not None and encoder.run is None:
         raise ValueError(f"method {method!r} cannot be given here: only a run has one")
-    _check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
+    check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     request = request_images(encoder, data, test_data=test_data, split=split, test_split=test_split, channels=channels)
     folder = _results_folder(encoder.run, out)
     features = FeatureCache(_cache_folder(encoder.run, cache))
@@ -123,7 +122,7 @@ def evaluate(
                 )
             extractor = extractors[preprocessing]
             if task.needs.features:
-                _check_features(extractor, first.channels)
+                check_features(extractor, first.channels)
             return Prepared(task, _subject(extractor, parts, tree, seed), extractor)
 
         prepared = [prepare(task) for task in asked]
@@ -169,15 +168,6 @@ def _errors_named(task: Evaluation) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{task.name}: {error}") from error
-
-
-def _check_same(encoder: Encoder, **given: Any) -> None:
-    """An encoder is evaluated with the preprocessing it was trained with: another would misjudge it."""
-    for name, value in given.items():
-        own = getattr(encoder, name)
-        value = tuple(value) if isinstance(value, list) else value
-        if value is not None and own is not None and value != own:
-            raise ValueError(f"{name} is {value}, but {encoder.name} was trained with {own}: leave it out")
 
 
 def _tree(run: Run | None) -> PrototypeTree | None:
@@ -230,23 +220,6 @@ def _check_needs(task: Evaluation, subject: Subject) -> None:
         size, channels = subject.image_size, subject.test.channels
         with torch.inference_mode():
             feature_maps(subject.encoder, torch.zeros(1, channels, size, size, device=subject.device))
-
-
-@torch.inference_mode()
-def _check_features(extractor: Extractor, channels: int) -> None:
-    """Try the encoder on two blank images: many networks take images of one size only."""
-    name, size = extractor.encoder.name, extractor.preprocessing.size
-    try:
-        features = extractor.network(torch.zeros(2, channels, size, size, device=extractor.preprocessing.device))
-    except (AssertionError, RuntimeError, ValueError, TypeError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(
-            f"{name} cannot take images of {size} × {size} pixels in {channels} channels: {lines[0].rstrip('.')}; give "
-            "its own image_size"
-        ) from error
-    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
-        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(f"{name} must give pooled features of shape (B, width), but gives {shape} for 2 images")
 
 
 def _results_folder(run: Run | None, out: str | os.PathLike[str] | None) -> Path | None:

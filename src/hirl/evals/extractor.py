@@ -174,3 +174,29 @@ def extract_features(
             f"images of {images.name}, the first being {images.path(first)}: its weights are not sound"
         )
     return ImageFeatures(features, readable)
+
+
+def check_same(encoder: Encoder, **given: Any) -> None:
+    """An encoder is evaluated with the preprocessing it was trained with: another would misjudge it."""
+    for name, value in given.items():
+        own = getattr(encoder, name)
+        value = tuple(value) if isinstance(value, list) else value
+        if value is not None and own is not None and value != own:
+            raise ValueError(f"{name} is {value}, but {encoder.name} was trained with {own}: leave it out")
+
+
+@torch.inference_mode()
+def check_features(extractor: Extractor, channels: int) -> None:
+    """Try the encoder on two blank images: many networks take images of one size only."""
+    name, size = extractor.encoder.name, extractor.preprocessing.size
+    try:
+        features = extractor.network(torch.zeros(2, channels, size, size, device=extractor.preprocessing.device))
+    except (AssertionError, RuntimeError, ValueError, TypeError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"{name} cannot take images of {size} × {size} pixels in {channels} channels: {lines[0].rstrip('.')}; give "
+            "its own image_size"
+        ) from error
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(f"{name} must give pooled features of shape (B, width), but gives {shape} for 2 images")

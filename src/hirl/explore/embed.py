@@ -1,4 +1,4 @@
-"""A run's representations of images, as arrays in a file: pooled features, z⁰…zᴸ and each image's path in the tree."""
+"""Images as arrays in a file: an encoder's pooled features, and a run's z⁰…zᴸ and paths through its tree."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import numpy as np
 import torch
 
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.extractor import Extractor, preprocessing_for
+from hirl.evals.extractor import Extractor, check_features, check_same, preprocessing_for
 from hirl.evals.feature_cache import FeatureCache
 from hirl.evals.images import request_images
 from hirl.files import atomic_write, check_writable
 from hirl.hierarchy.tree import ABSENT
 from hirl.methods.base import Method
-from hirl.runs.folder import Run
 from hirl.runs.open_encoder import find_device, open_encoder
 from hirl.runs.stored import find_tree
 from hirl.terminal.progress import no_progress, progress_bars
@@ -30,54 +29,74 @@ KINDS = (".npz", ".parquet")
 
 
 def embed(
-    run: Run | str | os.PathLike[str],
+    subject: Any,
     data: Any = None,
     *,
     out: str | os.PathLike[str] | None = None,
     split: str | None = None,
+    backbone: str | None = None,
+    backbone_args: dict[str, Any] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
     method: str | type[Method] | None = None,
     device: str | None = None,
     workers: int | None = None,
     quiet: bool = False,
 ) -> Arrays:
-    """Embed images with a run, write them to `out`, a .npz or .parquet file, and return them as arrays by name.
+    """Embed images with an encoder, write them to `out`, a .npz or .parquet file, and return them as arrays by name.
 
     image     (N,) the path of each image
     readable  (N,) whether it could be read; if not, its features and z are NaN and its path is −1
     features  (N, width) of the encoder
-    z0 … zL   (N, D) of the method's head and of the heads of the levels; a baseline has z0 alone
+    z0 … zL   (N, D) of the method's head and of the heads of the levels; only a run has them, and a baseline z0 alone
     path      (N, L) nodes of the run's tree, fine → coarse, if there is a tree
     labels    (N, levels), the finest first, and classes_0 …, the class names of each level, if there are labels
 
     Args:
-        run: A run or its folder, or a checkpoint in it.
+        subject: A run, its folder or checkpoint, a file of weights, a timm name, `torchvision:NAME`, or a module.
         data: The images; by default those the run was trained on.
         out: The file; a .parquet file has a row per image, with its classes by name.
         split: The part of the data; by default its training part.
+        backbone: The network's timm or torchvision name, for a file of weights that does not name it.
+        backbone_args: Further arguments of the timm or torchvision network.
+        weights: A file of weights for a network given by name; by default its weights are random.
+        image_size: Side of the images in pixels; by default the run's, else that of small images, else 224.
+        channels: Channels of the images; by default the run's, else 3.
+        mean: Subtracted from each channel, in [0, 1]; by default as in the run's training, else ImageNet's.
+        std: Divides each channel.
         method: The class of the run's method, if it is not part of hirl.
         device: cpu, cuda …; by default a GPU if there is one.
         workers: Processes that read images.
         quiet: Print no progress.
     """
-    encoder = open_encoder(run, method=method)
-    folder = encoder.run
-    if folder is None:
-        raise ValueError(f"{encoder.name} is not a run folder, but embed needs the method and the heads of a run")
+    network: dict[str, Any] = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}
+    encoder = open_encoder(subject, **network, channels=channels, method=method)
+    run = encoder.run
+    if method is not None and run is None:
+        raise ValueError(f"method {method!r} cannot be given here: only a run has one")
+    check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     target = None if out is None else Path(out)
     if target is not None:
         check_target(target)
-    images = request_images(encoder, data, split=split).train()
-    preprocessing = preprocessing_for(encoder, images, device=find_device(device), workers=workers)
-    cache = FeatureCache(folder.features_folder)
+    images = request_images(encoder, data, split=split, channels=channels).train()
+    preprocessing = preprocessing_for(
+        encoder, images, image_size=image_size, mean=mean, std=std, device=find_device(device), workers=workers
+    )
+    cache = FeatureCache(None if run is None else run.features_folder)
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
         extractor = Extractor(encoder, preprocessing, cache, method=method, progress=progress)
-        z = extractor.representations(images)  # (N, 1 + L, D)
+        check_features(extractor, images.channels)
         features, readable = extractor.features(images), extractor.readable(images)
+        z = None if run is None else extractor.representations(images)  # (N, 1 + L, D)
     arrays: Arrays = {"image": np.array([images.path(index) for index in range(len(images))])}
     arrays |= {"readable": readable.numpy(), "features": features.numpy()}
-    arrays |= {f"z{level}": z[:, level].numpy() for level in range(z.shape[1])}
-    tree = find_tree(folder)
-    if tree is not None:
+    if z is not None:
+        arrays |= {f"z{level}": z[:, level].numpy() for level in range(z.shape[1])}
+    tree = None if run is None else find_tree(run)
+    if tree is not None and z is not None:
         path = torch.full((len(images), len(tree.levels)), ABSENT)
         path[readable] = tree.path(tree.assign(z[readable, 0]))
         arrays["path"] = path.numpy()

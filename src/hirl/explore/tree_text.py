@@ -2,12 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
+from rich.tree import Tree
+from torch import Tensor
 
+from hirl.data.sources.escape import one_line
 from hirl.hierarchy.tree import PrototypeTree
+
+SHOWN_CHILDREN = 4
+SHOWN_CLASSES = 3
+
+
+def drawn_tree(
+    tree: PrototypeTree,
+    title: str,
+    *,
+    labels: Tensor | None = None,
+    classes: Sequence[str] = (),
+    names: Mapping[str, str] | None = None,
+) -> Tree:
+    """The tree from its coarsest nodes down, largest first: each with its images and most frequent classes.
+
+    `labels` (N,) are the images' classes, `classes` the names of these; `names` are those of nodes ("2-17": "cats").
+    Leaves are too many to print: they are counted.
+    """
+    top = len(tree.levels) - 1
+    drawn = Tree(f"[bold]{escape(one_line(title))}")
+    for node in tree.sizes(top).argsort(descending=True, stable=True).tolist():
+        if len(tree.images(top, node)):
+            _draw_below(drawn, tree, top, node, labels, classes, names or {})
+    return drawn
+
+
+def _draw_below(
+    branch: Tree,
+    tree: PrototypeTree,
+    level: int,
+    node: int,
+    labels: Tensor | None,
+    classes: Sequence[str],
+    names: Mapping[str, str],
+) -> None:
+    images = tree.images(level, node)
+    key = f"{level}-{node}"
+    text = f"[bold]{escape(one_line(names[key]))}[/bold] ({key}), " if key in names else f"[dim]{key}[/dim]  "
+    text += f"{len(images):,} images"
+    if labels is not None:
+        counts = labels[images].bincount(minlength=len(classes))
+        most = counts.argsort(descending=True, stable=True)[:SHOWN_CLASSES].tolist()
+        shares = [
+            f"[bold]{escape(one_line(classes[label]))}[/bold] {counts[label] / len(images):.0%}"
+            for label in most
+            if counts[label]
+        ]
+        text += ": " + ", ".join(shares)
+    below = branch.add(text)
+    if level < 1:
+        return
+    children = tree.children(level, node)
+    sizes = tree.sizes(level - 1)[children]
+    children = children[sizes.argsort(descending=True, stable=True)][: int((sizes > 0).sum())]
+    if level == 1:
+        below.label = f"{below.label}, in {len(children)} leaves"
+        return
+    for child in children[:SHOWN_CHILDREN].tolist():
+        _draw_below(below, tree, level - 1, child, labels, classes, names)
+    if len(children) > SHOWN_CHILDREN:
+        below.add(f"… and {len(children) - SHOWN_CHILDREN} smaller")
 
 
 def level_table(tree: PrototypeTree, **columns: Sequence[str]) -> None:

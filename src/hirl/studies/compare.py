@@ -18,6 +18,7 @@ from hirl.evals.evaluate import evaluate
 from hirl.evals.images import ImageRequest
 from hirl.hierarchy.settings import Hierarchy
 from hirl.runs.folder import Run
+from hirl.studies.comparison_plot import write_plot
 from hirl.terminal.figures import format_figure, kind_of
 from hirl.terminal.tables import Cells, Rows, print_tables, write_tables
 from hirl.train.pretrain import pretrain
@@ -89,6 +90,7 @@ def compare(
                     "running time": _running_time(times, list(seeds)),
                 }
                 write_tables(folder, tables, {"figures": _numbers(figures, list(seeds))})
+    write_plot(folder, _by_figure(figures, list(seeds)))
     print_tables(tables)
     return folder
 
@@ -221,6 +223,13 @@ def _numbers(figures: Figures, seeds: list[int]) -> Rows:
                 row = [method, name, arm, average, mean(pairs) if pairs else "", error]
                 rows.append([*row, *(float(values[seed]) if seed in values else "" for seed in seeds)])
     return rows
+
+
+def _by_figure(figures: Figures, seeds: list[int]) -> dict[str, dict[tuple[str, str], dict[int, float]]]:
+    """By name of the figure, then by method and arm: its value for every seed."""
+    names = dict.fromkeys(name for values in figures.values() for name in values)
+    pairs = dict.fromkeys((method, arm) for method, arm, _ in figures)
+    return {name: {pair: _column(figures, *pair, seeds, name) for pair in pairs} for name in names}
 
 
 def _column(figures: Figures, method: str, arm: str, seeds: list[int], name: str) -> dict[int, float]:

@@ -1,0 +1,102 @@
+"""`hirl duplicates`: exact and near duplicates as groups, and which file of each to keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jsonargparse import Namespace
+
+from hirl.cli.collection import collection_of, collection_options, page_address
+from hirl.cli.command import Command
+from hirl.config.parser import Parser
+
+if TYPE_CHECKING:
+    from hirl.explore.collection import Collection
+    from hirl.explore.duplicates import Copies
+
+NAMES = {"bytes": "same file", "pixels": "same pixels", "near": "near"}
+
+
+def options(parser: Parser) -> None:
+    collection_options(parser, tree=False)
+    parser.add_argument(
+        "--threshold", type=float, help="Cosine of features from which images may be copies; by default measured."
+    )
+    parser.add_argument("--out", type=Path, help="The folder to write to; by default duplicates/ in the run folder.")
+
+
+def run(config: Namespace) -> None:
+    from hirl.explore.duplicates import find_duplicates, measure_threshold
+    from hirl.explore.gallery_page import Gallery, write_gallery
+    from hirl.explore.page import check_page_folder, default_folder, page_folder
+    from hirl.terminal.progress import progress_bars
+
+    folder = config.out if config.out is not None else default_folder(config.subject, "duplicates")
+    check_page_folder(folder)
+    collection = collection_of(config)
+    if config.threshold is None:
+        threshold = measure_threshold(collection, device=config.device)
+        why = (
+            f"Threshold {threshold:.4f}: 95 % of mildly altered copies (recompressed, halved in size, brightened by "
+            "10 %, cropped by 2 %) have features of at least this cosine"
+        )
+    else:
+        threshold, why = config.threshold, f"Threshold {config.threshold} as given"
+    print(why)
+    with progress_bars() as progress:
+        groups = find_duplicates(collection, threshold, progress=progress)
+        dropped = sum(len(group.copies) for group in groups)
+        facts = [f"{len(groups):,} groups", f"{dropped:,} of {len(collection):,} images are copies"]
+        about = f"{why}. Near duplicates agree in their details as well. One image of each group is marked keep."
+        title = f"{collection.name} · duplicates"
+        with page_folder(folder) as aside:
+            gallery = Gallery(title, "Duplicates", _gallery_groups(collection, groups), facts, about)
+            write_gallery(aside, folder, gallery, progress=progress)
+            note = _write_lists(aside, collection, groups)
+    kinds: list[str] = [copy.kind for group in groups for copy in group.copies]
+    counts = ", ".join(f"{kinds.count(kind)} {text}" for kind, text in NAMES.items())
+    print(f"{dropped:,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} groups")
+    print(f"Page, groups.csv, groups.json{note} written to {folder}. {page_address(folder)}")
+
+
+def _write_lists(folder: Path, collection: Collection, groups: list[Copies]) -> str:
+    from hirl.explore.file_lists import has_line_break, write_list
+
+    rows: list[dict[str, Any]] = []
+    for number, group in enumerate(groups):
+        rows.append(_row(collection, number, "keep", "", "", group.keep))
+        rows += [
+            _row(collection, number, "drop", copy.kind, round(copy.cosine, 6), copy.image) for copy in group.copies
+        ]
+    write_list(folder / "groups.csv", rows)
+    write_list(folder / "groups.json", rows)
+    dropped = [row for row in rows if row["action"] == "drop"]
+    if has_line_break([row["file"] for row in dropped]):
+        return " (no drop.txt: a name has a line break)"
+    write_list(folder / "drop.txt", dropped)
+    return " and drop.txt"
+
+
+def _row(collection: Collection, group: int, action: str, kind: str, cosine: float | str, image: int) -> dict[str, Any]:
+    file, row = collection.images.path(image), int(collection.rows[image])
+    return {"group": group, "action": action, "kind": kind, "cosine": cosine, "row": row, "file": file}
+
+
+def _gallery_groups(collection: Collection, groups: list[Copies]) -> list[Any]:
+    from hirl.explore.gallery_page import Group, Tile
+
+    def name(image: int) -> str:
+        return Path(collection.images.path(image)).name
+
+    made = []
+    for number, group in enumerate(groups, start=1):
+        tiles = [Tile((collection.images, group.keep), name(group.keep), "keep")]
+        for copy in group.copies:
+            kind = NAMES[copy.kind] if copy.kind != "near" else f"near, {copy.cosine:.4f}"
+            tiles.append(Tile((collection.images, copy.image), f"{kind} · {name(copy.image)}", "drop"))
+        made.append(Group(f"Group {number}", tiles, f"{len(tiles)} images"))
+    return made
+
+
+DUPLICATES = Command("duplicates", "group exact and near duplicates, and list those to drop", options, run)

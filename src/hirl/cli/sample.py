@@ -1,0 +1,70 @@
+"""`hirl sample`: a balanced, diverse part of the images, such as to label first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jsonargparse import Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from hirl.cli.collection import collection_of, collection_options
+from hirl.cli.command import Command, check_new
+from hirl.config.parser import Parser
+
+
+def options(parser: Parser) -> None:
+    collection_options(parser)
+    parser.add_argument("--size", type=PositiveInt, default=200, help="Images to choose.")
+    parser.add_argument(
+        "--pick",
+        choices=("typical", "spread"),
+        default="typical",
+        help="Which images of a leaf: its most typical, or images far from each other.",
+    )
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="Seed of what does not divide evenly.")
+    parser.add_argument(
+        "--out", type=Path, help="The list (.txt, .csv or .json); by default sample_SIZE.txt in the run folder."
+    )
+    parser.add_argument("--links", type=Path, help="A new folder to fill with links to the images, instead of a list.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace what --out or --links names.")
+
+
+def run(config: Namespace) -> None:
+    from hirl.explore.file_lists import check_list, has_line_break, write_links, write_list
+    from hirl.explore.sample import sample_images
+    from hirl.files import atomic_folder
+
+    if config.out is not None and config.links is not None:
+        raise ValueError("--out names a list and --links a folder: give one of them")
+    subject = Path(config.subject)
+    default = (subject if subject.is_dir() else subject.parent) / f"sample_{config.size}.txt"
+    out = config.out if config.out is not None else default
+    if config.links is not None:
+        if config.links.exists() and not config.overwrite:
+            raise ValueError(f"{str(config.links)!r} exists already: name another --links, or pass --overwrite")
+    else:
+        check_list(out)
+        check_new(out, overwrite=config.overwrite or config.out is None)
+    collection = collection_of(config)
+    if collection.tree_note:
+        print(collection.tree_note)
+    chosen = sample_images(collection, config.size, pick=config.pick, seed=config.seed)
+    paths = [collection.images.path(index) for index in chosen]
+    if config.links is not None:
+        with atomic_folder(config.links) as aside:
+            write_links(aside, paths)
+        print(f"Linked {len(chosen):,} of {len(collection):,} images in {config.links}")
+        return
+    if config.out is None and has_line_break(paths):
+        out = out.with_suffix(".csv")
+    tree = collection.tree
+    nodes = tree.path(tree.leaves[chosen]).tolist()
+    rows = [
+        {"file": path, "row": int(collection.rows[index])} | {f"level_{level}": node for level, node in enumerate(on)}
+        for path, index, on in zip(paths, chosen, nodes, strict=True)
+    ]
+    write_list(out, rows)
+    print(f"Wrote {len(chosen):,} of {len(collection):,} images to {out}")
+
+
+SAMPLE = Command("sample", "choose a balanced, diverse part of the images through the tree", options, run)

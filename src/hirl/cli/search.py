@@ -1,0 +1,77 @@
+"""`hirl search`: the images most like one, at any level of the hierarchy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+from jsonargparse.typing import NonNegativeInt, PositiveInt
+
+from hirl.cli.collection import collection_of, collection_options, page_address
+from hirl.cli.command import Command
+from hirl.config.parser import Parser
+
+if TYPE_CHECKING:
+    from hirl.data import ImageSet
+    from hirl.explore.collection import Collection
+    from hirl.explore.gallery_page import Gallery
+    from hirl.explore.search import Found
+
+
+def options(parser: Parser) -> None:
+    collection_options(parser, tree=False)
+    parser.add_argument("query", help="An image file.")
+    parser.add_argument(
+        "--level",
+        type=NonNegativeInt,
+        help="Compare z0 (the finest), z1 … or zL (the coarsest); by default each of them.",
+    )
+    parser.add_argument("--count", type=PositiveInt, default=24, help="Images to find per level.")
+    parser.add_argument("--out", type=Path, help="The page's folder; by default search/ in the run folder.")
+
+
+def run(config: Namespace) -> None:
+    import json
+
+    from hirl.explore.gallery_page import write_gallery
+    from hirl.explore.page import check_page_folder, default_folder, page_folder
+    from hirl.explore.search import open_query, query_representations, search, search_report
+    from hirl.terminal.progress import progress_bars
+
+    folder = config.out if config.out is not None else default_folder(config.subject, "search")
+    check_page_folder(folder)
+    open_query(config.query, channels=3)  # a mistake in its name is found before the work
+    collection = collection_of(config)
+    query = open_query(config.query, channels=collection.images.channels)
+    z = query_representations(collection, query, method=config.method, device=config.device)
+    levels = list(range(len(z))) if config.level is None else [config.level]
+    found = search(collection, z, levels, count=config.count, without=Path(config.query))
+    report = search_report(collection, config.query, z, found)
+    with progress_bars() as progress, page_folder(folder) as aside:
+        write_gallery(aside, folder, gallery_of(collection, query, found), progress=progress)
+        (aside / "search.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    for one in report["levels"]:
+        print(
+            f"z{one['level']}: " + ", ".join(f"{image['file']} ({image['cosine']:.3f})" for image in one["images"][:3])
+        )
+    print(f"Page and search.json written to {folder}. {page_address(folder)}")
+
+
+def gallery_of(collection: Collection, query: ImageSet, found: list[Found]) -> Gallery:
+    from hirl.explore.gallery_page import Gallery, Group, Tile
+
+    last = len(collection.z) - 1
+    groups = [Group("Query", [Tile((query, 0), Path(query.path(0)).name, "query")])]
+    for one in found:
+        note = "as fine as the method tells images apart" if one.level == 0 else f"level {one.level} of {last}"
+        tiles = [
+            Tile((collection.images, image), f"{cosine:.3f}  {Path(collection.images.path(image)).name}")
+            for image, cosine in zip(one.images, one.similarity, strict=True)
+        ]
+        groups.append(Group(f"Nearest in z{one.level}", tiles, note))
+    facts = [f"among {len(collection):,} images of {collection.images.name}", "by cosine"]
+    return Gallery(f"{collection.name} · search", Path(query.path(0)).name, groups, facts)
+
+
+SEARCH = Command("search", "find the images most like one, at any level of the hierarchy", options, run)

@@ -1,0 +1,81 @@
+"""`hirl tree`: the tree of a run, or of features, as a page, as a figure or as text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import Namespace
+from jsonargparse.typing import PositiveInt
+
+from hirl.cli.collection import collection_of, collection_options, page_address
+from hirl.cli.command import Command
+from hirl.config.parser import Parser
+
+if TYPE_CHECKING:
+    from hirl.explore.collection import Collection
+
+
+def options(parser: Parser) -> None:
+    collection_options(parser)
+    parser.add_argument("--out", type=Path, help="The page's folder; by default tree/ in the run folder.")
+    parser.add_argument("--names", type=Path, help="Names of nodes, exported by the page as JSON.")
+    parser.add_argument("--thumbnail", type=PositiveInt, default=96, help="Pixels per thumbnail, at most.")
+    parser.add_argument("--text", action="store_true", help="Print the tree instead of writing a page.")
+    parser.add_argument("--figure", type=Path, help="Draw a subtree into this file (.png, .svg, .pdf) instead.")
+    parser.add_argument("--node", help="The node the figure begins with, such as 2-17 (level 2, number 17).")
+    parser.add_argument("--children", type=PositiveInt, default=4, help="Children per node of the figure, at most.")
+    parser.add_argument("--columns", type=PositiveInt, default=6, help="Images per node of the figure.")
+
+
+def run(config: Namespace) -> None:
+    from hirl.explore.page import check_page_folder, default_folder
+    from hirl.explore.tree_figure import check_figure, write_tree_figure
+    from hirl.explore.tree_page import read_names, write_tree_page
+    from hirl.terminal.progress import progress_bars
+
+    page = not config.text and config.figure is None
+    if config.node is not None and config.figure is None:
+        raise ValueError(f"--node {config.node} says where a figure begins: give the figure's file with --figure")
+    if config.figure is not None:
+        check_figure(config.figure)
+    folder = config.out if config.out is not None else default_folder(config.subject, "tree")
+    if page:
+        check_page_folder(folder)
+    collection = collection_of(config)
+    names = {} if config.names is None else read_names(config.names, collection.tree)
+    if collection.tree_note:
+        print(collection.tree_note)
+    if config.text:
+        print_tree(collection, names)
+    if config.figure is not None:
+        write_tree_figure(
+            collection, config.figure, node=config.node, children=config.children, columns=config.columns, names=names
+        )
+        print(f"Figure written to {config.figure}")
+    if page:
+        with progress_bars() as progress:
+            write_tree_page(collection, folder, names=names, thumbnail=config.thumbnail, progress=progress)
+        print(f"Page of {len(collection):,} images written to {folder}. {page_address(folder)}")
+
+
+def print_tree(collection: Collection, names: dict[str, str]) -> None:
+    """The tree with the classes of its nodes where there are labels, at the level with the most classes."""
+    from rich.console import Console
+
+    from hirl.explore.tree_text import drawn_tree, level_table
+
+    labels, classes = collection.images.labels, collection.images.label_names
+    Console().print(
+        drawn_tree(
+            collection.tree,
+            f"all {len(collection):,} images",
+            labels=None if labels is None else labels[:, 0],
+            classes=classes[0] if classes else (),
+            names=names,
+        )
+    )
+    level_table(collection.tree)
+
+
+TREE = Command("tree", "write a page to browse a tree with its images, or a figure, or print it", options, run)

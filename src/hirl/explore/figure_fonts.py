@@ -1,0 +1,25 @@
+"""Fonts of figures: those of this machine that have the letters DejaVu lacks."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+OTHER_SCRIPTS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "WenQuanYi Zen Hei", "PingFang SC",
+    "Hiragino Sans", "Microsoft YaHei", "Noto Sans Devanagari", "Noto Sans Arabic", "Noto Sans Thai",
+    "Arial Unicode MS", "Noto Sans Symbols",
+)  # fmt: skip
+
+
+@contextmanager
+def font_context() -> Iterator[None]:
+    """Figures drawn inside fall back on these fonts; a letter that none of them has is drawn as a box, silently."""
+    from matplotlib import font_manager, rc_context
+
+    known = set(font_manager.get_font_names())
+    family = ["DejaVu Sans", *(name for name in OTHER_SCRIPTS if name in known)]
+    with rc_context({"font.family": family, "svg.hashsalt": "hirl"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Glyph .* missing from .*")
+        yield

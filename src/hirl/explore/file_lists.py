@@ -1,0 +1,66 @@
+"""Lists of files for other programs: .txt (one per line), .csv or .json, with every name exactly as it is on disk."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hirl.data.sources.escape import one_line
+from hirl.files import atomic_write, check_writable
+
+KINDS = (".txt", ".csv", ".json")
+
+
+def check_list(file: Path) -> None:
+    """A ValueError if no list can be written there; before the work is done."""
+    if file.suffix.lower() not in KINDS:
+        raise ValueError(f"a list of files is a file of one of {', '.join(KINDS)}, not {str(file)!r}")
+    check_writable(file)
+
+
+def has_line_break(files: Sequence[str]) -> bool:
+    """Whether a name has a line break, so that it does not fit into a .txt file."""
+    return any("\n" in file or "\r" in file for file in files)
+
+
+def write_list(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes the rows, each with at least `file`, as the suffix says; a .txt file has the files alone.
+
+    Bytes of a name that are not UTF-8 stay as they are in .txt and .csv; in .json they are Python's surrogates, which
+    `os.fsencode` turns back. A line break in a name fits into .csv and .json only.
+    """
+    check_list(file)
+    kind = file.suffix.lower()
+    if kind == ".txt":
+        names = [str(row["file"]) for row in rows]
+        if has_line_break(names):
+            broken = next(name for name in names if has_line_break([name]))
+            raise ValueError(f"{one_line(broken)} has a line break in its name: write a .csv or .json file instead")
+        text = "".join(f"{name}\n" for name in names)
+    elif kind == ".csv":
+        buffer = io.StringIO(newline="")
+        writer = csv.writer(buffer, lineterminator="\n")
+        if rows:
+            writer.writerow(rows[0])
+            writer.writerows([*row.values()] for row in rows)
+        text = buffer.getvalue()
+    else:
+        text = json.dumps([dict(row) for row in rows], indent=1) + "\n"
+    with atomic_write(file) as aside:
+        aside.write_bytes(os.fsencode(text))
+
+
+def write_links(folder: Path, files: Sequence[str]) -> None:
+    """Fills a new folder with links to the files; a number goes before each name, for two may be called the same."""
+    for file in files:
+        if not Path(file).is_file():
+            raise ValueError(f"{one_line(file)} is not a file, so there is nothing to link to: write a list instead")
+    width = len(str(len(files)))
+    for number, file in enumerate(files):
+        name = Path(file).name
+        (folder / f"{number:0{width}d}_{name}").symlink_to(Path(file).resolve())

@@ -1,0 +1,125 @@
+"""A page: one HTML file with its style, script and data inside, and its thumbnails in a folder beside it.
+
+A page opens from disk, without a server, and never reaches for the network: its content security policy forbids that,
+and lets no script run but the page's own. Data are JSON in a block that is never executed; scripts put them on the page
+as text, never as markup, for the names of files and classes may hold anything.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hirl.data.sources.escape import one_line
+from hirl.files import atomic_folder, check_parent
+
+GENERATOR = '<meta name="generator" content="hirl">'
+PAGE, SHEETS = "index.html", "images"
+_TEMPLATES = files("hirl.explore") / "pages"
+
+
+def default_folder(subject: str | os.PathLike[str], name: str) -> Path:
+    """Where a page goes by default: in the run folder, or beside a file of features, named after it."""
+    path = Path(subject)
+    return path / name if path.is_dir() else path.with_name(f"{path.stem}_{name}")
+
+
+def check_page_folder(folder: Path) -> None:
+    """A ValueError if a page cannot be written to `folder`, or something other than a page would be lost by it."""
+    check_parent(folder)
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ValueError(f"cannot write a page to {str(folder)!r}: it is a file; name a folder with --out")
+    page = folder / PAGE
+    ours = page.is_file() and GENERATOR in page.read_text(encoding="utf-8", errors="replace")[:1000]
+    if not ours and any(folder.iterdir()):
+        raise ValueError(
+            f"the folder {str(folder)!r} is not empty and does not hold a page of hirl: name another one with --out"
+        )
+
+
+@contextmanager
+def page_folder(folder: Path) -> Iterator[Path]:
+    """A new folder to write a page and its thumbnails to; it replaces the page that was there, if all goes well."""
+    check_page_folder(folder)
+    with atomic_folder(folder) as aside:
+        yield aside
+
+
+def write_page(folder: Path, kind: str, title: str, data: dict[str, Any]) -> None:
+    """Writes index.html from the templates of a kind: tree, scatter or gallery."""
+    style = _template("base.css") + _template(f"{kind}.css")
+    script = "'use strict';\n(() => {\n" + _template("base.js") + _template(f"{kind}.js") + "\n})();\n"
+    parts = {
+        "GENERATOR": GENERATOR,
+        "TITLE": html.escape(one_line(title)),
+        "STYLE_HASH": _hash(style),
+        "SCRIPT_HASH": _hash(script),
+        "STYLE": style,
+        "BODY": _template(f"{kind}.html"),
+        "DATA": inert_json(data),
+        "SCRIPT": script,
+    }
+    # Each part is put in once, so that nothing inside the data is taken for a place to fill.
+    pieces = _template("page.html").split("%%")
+    text = "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
+    (folder / PAGE).write_text(text, encoding="utf-8", newline="\n")
+
+
+def inert_json(data: Any) -> str:
+    """JSON in ASCII that cannot end the block of HTML it stands in."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def packed(values: Any, kind: str) -> str:
+    """Numbers as base64 of little-endian `kind` (u1, u2, i4), for the script's typed arrays."""
+    array = np.asarray(values)
+    limits = np.iinfo(np.dtype(kind))
+    assert array.size == 0 or (array.min() >= limits.min and array.max() <= limits.max), "numbers do not fit the type"
+    return base64.b64encode(np.ascontiguousarray(array.astype(np.dtype(kind).newbyteorder("<"))).tobytes()).decode()
+
+
+def file_data(paths: Sequence[str], folder: Path) -> dict[str, Any]:
+    """The paths of images for a page in `folder`: folders once, and how to reach the files from the page.
+
+    `link` leads from the page to where the paths begin, or is None where they are not files.
+    """
+    parts = [path.rpartition("/") for path in paths]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(before for before, _, _ in parts))}
+    root = _common_folder(list(numbers))
+    are_files = bool(paths) and Path(paths[0]).is_file()
+    return {
+        "root": root,
+        "link": os.path.relpath(root or ".", folder) if are_files else None,
+        "folders": [name[len(root) :].lstrip("/") for name in numbers],
+        "folderOf": packed([numbers[before] for before, _, _ in parts], "i4"),
+        "files": [name for _, _, name in parts],
+    }
+
+
+def _common_folder(folders: Sequence[str]) -> str:
+    """The folder above all of them, as text: nothing is normalised, so that root/folder/file is the path as it was."""
+    common = [set(parts) for parts in zip(*(folder.split("/") for folder in folders), strict=False)]
+    shared = list(takewhile(lambda parts: len(parts) == 1, common))
+    root = "/".join(part for parts in shared for part in parts)
+    return "/" if shared and not root and folders[0].startswith("/") else root
+
+
+def _template(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

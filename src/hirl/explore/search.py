@@ -1,0 +1,112 @@
+"""The images nearest to a query in z⁰ … zᴸ: the same thing at fine levels, the same sort of thing at coarse ones."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from hirl.data.sources import in_memory
+from hirl.data.sources.image_set import BadImage, ImageSet
+from hirl.explore.collection import Collection
+from hirl.explore.encode import encode_representations
+from hirl.explore.feature_files import one_file
+from hirl.methods.base import Method
+from hirl.metrics.neighbours import nearest_rows
+
+
+@dataclass(frozen=True)
+class Found:
+    """The nearest images at one level, most similar first: their indices in the collection, and cosines."""
+
+    level: int
+    images: list[int]
+    similarity: list[float]
+
+
+def open_query(file: str | os.PathLike[str], *, channels: int) -> ImageSet:
+    """One image file as a set of images; a ValueError where it is missing or cannot be read."""
+    path = Path(file)
+    if not path.is_file():
+        raise ValueError(f"there is no image {str(path)!r} to search for")
+    query = one_file(str(path), channels=channels)
+    try:
+        query.read(0)
+    except BadImage as bad:
+        raise ValueError(f"{str(path)!r} cannot be searched for: {bad.reason}") from bad
+    return query
+
+
+def query_representations(
+    collection: Collection,
+    query: ImageSet,
+    *,
+    method: str | type[Method] | None = None,
+    device: str | None = None,
+) -> Tensor:
+    """(1 + L, D): z⁰ … zᴸ of the query, made as those of the collection."""
+    run = collection.run
+    if run is None:
+        raise ValueError("a file of features cannot be searched with an image: give the run folder they come from")
+    if collection.images.pixels is not None:  # resized in another way than images in files
+        query = in_memory(query)
+    return encode_representations(run, query, method=method, device=device)[0]
+
+
+def search(
+    collection: Collection, z: Tensor, levels: list[int], *, count: int, without: Path | None = None
+) -> list[Found]:
+    """The `count` nearest images to a query z (1 + L, D) at each of the levels.
+
+    `without`: a file to leave out, the query itself, if it is one of the collection.
+    """
+    for level in levels:
+        if not 0 <= level < len(z):
+            raise ValueError(f"there is no level {level}: the run has z0 to z{len(z) - 1}")
+    if count < 1:
+        raise ValueError(f"count is {count}, but must be at least 1")
+    itself = _index(collection, without)
+    found = []
+    for level in levels:
+        k = min(count + (itself is not None), len(collection))
+        nearest = next(nearest_rows(collection.z[level], z[level][None], k))
+        pairs = zip(nearest.rows[0].tolist(), nearest.similar[0].tolist(), strict=True)
+        kept = [(image, similar) for image, similar in pairs if image != itself][:count]
+        found.append(Found(level, [image for image, _ in kept], [similar for _, similar in kept]))
+    return found
+
+
+def _index(collection: Collection, file: Path | None) -> int | None:
+    """The place of a file in the collection."""
+    if file is None:
+        return None
+    wanted = file.resolve()
+    candidates = (index for index, path in enumerate(collection.paths) if path.rpartition("/")[2] == file.name)
+    return next((index for index in candidates if Path(collection.images.path(index)).resolve() == wanted), None)
+
+
+def search_report(collection: Collection, query: str, z: Tensor, found: list[Found]) -> dict[str, Any]:
+    """What was found, as plain data for JSON."""
+    tree = collection.tree
+    path = tree.path(tree.assign(z[0][None]))[0].tolist()
+    return {
+        "query": query,
+        "path": path,
+        "levels": [
+            {
+                "level": one.level,
+                "images": [
+                    {
+                        "file": collection.images.path(image),
+                        "row": int(collection.rows[image]),
+                        "cosine": round(cosine, 6),
+                    }
+                    for image, cosine in zip(one.images, one.similarity, strict=True)
+                ],
+            }
+            for one in found
+        ],
+    }

@@ -1,0 +1,116 @@
+"""The tree page: the prototypes as a tree to browse and to name, with the images of every node."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hirl.explore.collection import Collection
+from hirl.explore.page import SHEETS, file_data, packed, page_folder, write_page
+from hirl.explore.thumbnails import LARGEST, write_sheets
+from hirl.hierarchy.tree import PrototypeTree
+from hirl.terminal.progress import Progress, no_progress
+
+COVERS = 6  # images that stand for a node
+STEPS = 65535  # of the cosine, as two bytes
+
+
+def write_tree_page(
+    collection: Collection,
+    folder: Path,
+    *,
+    names: Mapping[str, str] | None = None,
+    thumbnail: int = LARGEST,
+    progress: Progress = no_progress,
+) -> None:
+    """Writes the page to `folder`/index.html, with thumbnails of at most `thumbnail` pixels beside it.
+
+    `names`: names of nodes to begin with, by level and number ("2-17").
+    """
+    typical = collection.typicality()  # (n, L)
+    order = sheet_order(collection.tree, typical)
+    with page_folder(folder) as aside:
+        pictures = [(collection.images, index) for index in order.tolist()]
+        sheets = write_sheets(pictures, aside / SHEETS, largest=thumbnail, progress=progress)
+        data = tree_data(collection, typical, order, folder) | {"sheets": sheets.described()}
+        data["names"] = dict(names or {})
+        write_page(aside, "tree", f"{collection.name} · tree", data)
+
+
+def tree_data(collection: Collection, typical: Tensor, order: Tensor, folder: Path) -> dict[str, Any]:
+    """What the page knows, images in the order of their thumbnails."""
+    tree, images = collection.tree, collection.images
+    paths = collection.paths
+    rank = ((typical[order].clamp(-1, 1) + 1) / 2 * STEPS).round()
+    labels = []
+    if images.labels is not None:
+        for level, names in enumerate(images.label_names):
+            labels.append({"names": list(names), "of": packed(images.labels[order, level], "i4")})
+    return {
+        "title": collection.name,
+        "source": images.name,
+        "note": collection.tree_note,
+        "tree": tree_id(tree),
+        "levels": list(tree.levels),
+        "parents": [packed(parents, "i4") for parents in tree.parents],
+        "leaves": packed(tree.leaves[order], "i4"),
+        "typical": [packed(level, "u2") for level in rank.T.long()],
+        "rows": packed(collection.rows[order], "i4"),
+        "labels": labels,
+        "unreadable": [bad.path for bad in collection.unreadable],
+        "covers": COVERS,
+    } | file_data([paths[index] for index in order.tolist()], folder)
+
+
+def sheet_order(tree: PrototypeTree, typical: Tensor) -> Tensor:
+    """(n,): the images in the order of their thumbnails, so that what is shown together lies in few sheets.
+
+    First those that stand for the coarsest nodes, then those for the next level, and so on down; last the rest. Within
+    each part nodes follow the tree, and images go from the most to the least typical.
+    """
+    path = tree.path(tree.leaves)  # (n, L), fine → coarse
+    L = path.shape[1]
+    part = np.full(len(path), L, dtype=np.int64)
+    for level in range(L):  # the coarsest last, so that it wins
+        ranks = _rank_within(path[:, level], typical[:, level])
+        part[(ranks < COVERS).numpy()] = L - 1 - level
+    keys = [-typical[:, 0].numpy(), *(path[:, level].numpy() for level in range(L)), part]
+    return torch.from_numpy(np.lexsort(keys))
+
+
+def _rank_within(nodes: Tensor, typical: Tensor) -> Tensor:
+    """(n,): the place of each image among those of its node, the most typical first."""
+    order = torch.from_numpy(np.lexsort([-typical.numpy(), nodes.numpy()]))
+    sizes = torch.bincount(nodes)
+    starts = sizes.cumsum(0) - sizes
+    ranks = torch.empty_like(nodes)
+    ranks[order] = torch.arange(len(nodes)) - starts[nodes[order]]
+    return ranks
+
+
+def tree_id(tree: PrototypeTree) -> str:
+    """Tells trees from each other: names given to nodes of one mean nothing on another."""
+    digest = hashlib.sha256()
+    for tensor in (*(nodes.float() for nodes in tree.prototypes), *tree.parents):
+        digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+    return digest.hexdigest()[:16]
+
+
+def read_names(file: Path, tree: PrototypeTree) -> dict[str, str]:
+    """Names of nodes that the page exported as JSON; a ValueError where they belong to another tree."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        names = {str(node): str(name) for node, name in found["names"].items()}
+        other = found["tree"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{str(file)!r} is not a file of names that the tree page exported as JSON") from error
+    if other != tree_id(tree):
+        raise ValueError(f"the names in {str(file)!r} belong to another tree: {other}, not {tree_id(tree)}")
+    return names

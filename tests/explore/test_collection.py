@@ -1,0 +1,141 @@
+"""Collections: leaves as `hirl embed` gives them, unreadable images left out, features from files."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hirl import Run
+from hirl.explore.collection import Collection, open_collection
+from hirl.explore.embed import embed
+
+
+@pytest.fixture
+def some(photos: Path, tmp_path: Path) -> Path:
+    """Class folders with a damaged file in the middle of one."""
+    for name in ("one", "two"):
+        (tmp_path / "some" / name).mkdir(parents=True)
+    sources = sorted(photos.glob("*/1*.png"))[:12]
+    for number, source in enumerate(sources):
+        shutil.copy(source, tmp_path / "some" / ("one", "two")[number % 2] / f"{number:02d}.png")
+    (tmp_path / "some" / "one" / "05 damaged.png").write_bytes(b"no image")
+    return tmp_path / "some"
+
+
+def test_page_and_embed_agree_image_by_image(runs: dict[str, Run], some: Path) -> None:
+    run = runs["hirl"]
+    with pytest.warns(
+        UserWarning, match=r"1 of the 13 images of .* cannot be read and are left out; the first: .*damaged"
+    ):
+        found = open_collection(run, some, device="cpu", quiet=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        arrays = embed(run, some, device="cpu", quiet=True)
+    rows = found.rows.tolist()
+    assert len(rows) == 12
+    assert not any(path.endswith("damaged.png") for path in found.paths)
+    assert found.paths == arrays["image"][rows].tolist()
+    assert np.array_equal(found.tree.path(found.tree.leaves).numpy(), arrays["path"][rows])
+    assert torch.equal(found.tree.leaves, run.tree.assign(found.z[0]))
+    assert np.array_equal(found.features.numpy(), arrays["features"][rows])
+    assert len(found.z) == 3
+    assert [bad.index for bad in found.unreadable] == sorted(set(range(13)) - set(rows))
+    assert found.images.labels is not None
+    assert np.array_equal(found.images.labels.numpy(), arrays["labels"][rows])
+
+
+def test_images_that_come_right_are_taken_in(runs: dict[str, Run], some: Path) -> None:
+    Image.new("RGB", (50, 30)).save(some / "two" / "wide.png")  # images of several sizes are not kept in memory
+
+    def count() -> int:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return len(open_collection(runs["hirl"], some, device="cpu", quiet=True))
+
+    assert count() == 13
+    assert count() == 13  # features from the cache
+    shutil.copy(some / "two" / "01.png", some / "one" / "05 damaged.png")
+    assert count() == 14
+
+
+def test_typicality_is_the_cosine_to_each_prototype_of_the_path(collection: Collection) -> None:
+    typical = collection.typicality()
+    for index in (0, 17, 59):
+        for level, node in enumerate(collection.tree.paths[collection.tree.leaves[index]].tolist()):
+            expected = torch.cosine_similarity(collection.z[0][index], collection.tree.prototypes[level][node], dim=0)
+            assert float(typical[index, level]) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_a_baseline_gets_a_tree_of_its_own(runs: dict[str, Run]) -> None:
+    found = open_collection(runs["base"], device="cpu", quiet=True)
+    assert "has no tree: this one" in found.tree_note
+    assert torch.equal(found.tree.leaves, found.tree.assign(found.z[0]))
+
+
+def test_what_embed_writes_is_read_again(runs: dict[str, Run], some: Path, tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        embed(runs["hirl"], some, out=tmp_path / "z.npz", device="cpu", quiet=True)
+        direct = open_collection(runs["hirl"], some, device="cpu", quiet=True)
+        found = open_collection(tmp_path / "z.npz", quiet=True)
+    assert found.paths == direct.paths
+    assert torch.equal(found.z[2], direct.z[2])
+    assert torch.equal(found.tree.path(found.tree.leaves), direct.tree.path(direct.tree.leaves))
+    assert found.images.label_names == direct.images.label_names
+
+
+def test_rows_without_features_are_left_out(photos: Path, features: Path, tmp_path: Path) -> None:
+    """As of images that could not be read when they were embedded, but can be now."""
+    rows = np.load(features)
+    rows[3] = np.nan
+    path = np.stack([np.arange(len(rows)) % 6, np.arange(len(rows)) % 2], axis=1)
+    path[5] = -1
+    np.savez(tmp_path / "z.npz", features=rows, path=path)
+    with pytest.warns(UserWarning, match=r"3 of the 61 images of .* cannot be read and are left out"):
+        found = open_collection(tmp_path / "z.npz", photos, quiet=True)
+    assert sorted(set(range(61)) - set(found.rows.tolist())) == [3, 5, 17]
+    assert torch.equal(found.tree.path(found.tree.leaves), torch.from_numpy(path)[found.rows])
+
+
+def test_a_tree_may_come_from_a_file(collection: Collection, features: Path, photos: Path, tmp_path: Path) -> None:
+    collection.tree.save(tmp_path / "tree.safetensors")
+    with pytest.warns(UserWarning, match="left out"):
+        found = open_collection(features, photos, tree=tmp_path / "tree.safetensors", quiet=True)
+    assert torch.equal(found.tree.leaves, collection.tree.leaves)
+    with (
+        pytest.warns(UserWarning, match="left out"),
+        pytest.raises(ValueError, match=r"levels \(5,\) cannot be given here"),
+    ):
+        open_collection(features, photos, tree=tmp_path / "tree.safetensors", levels=(5,), quiet=True)
+
+
+def mistake(path: Path, data: Path | None = None) -> str:
+    with pytest.raises(ValueError, match=r".") as raised:
+        open_collection(path, data, quiet=True)
+    return str(raised.value)
+
+
+def test_mistakes(tmp_path: Path, some: Path) -> None:
+    random = np.random.default_rng(0)
+    np.save(tmp_path / "few.npy", random.standard_normal((5, 4)).astype(np.float32))
+    np.save(tmp_path / "ints.npy", np.ones((13, 4), dtype=np.int64))
+    np.savez(tmp_path / "other.npz", x=np.ones(3))
+    np.savez(tmp_path / "arrays.npz", features=np.ones((2, 3), np.float32), image=np.array(["shapes[0]", "shapes[1]"]))
+    (tmp_path / "text.npz").write_text("no archive")
+    assert "there is no file" in mistake(tmp_path / "none.npy", some)
+    assert "does not name its images" in mistake(tmp_path / "few.npy")
+    assert "has 5 rows, but" in mistake(tmp_path / "few.npy", some)
+    assert "must be of a float type, not int64" in mistake(tmp_path / "ints.npy", some)
+    assert "neither features nor z0" in mistake(tmp_path / "other.npz", some)
+    assert "which are not files" in mistake(tmp_path / "arrays.npz")
+    assert "is not a .npz file of numbers" in mistake(tmp_path / "text.npz", some)
+    for file in some.rglob("*.png"):
+        file.write_bytes(b"")
+    np.save(tmp_path / "all.npy", random.standard_normal((13, 4)).astype(np.float32))
+    assert "none of the 13 images" in mistake(tmp_path / "all.npy", some)

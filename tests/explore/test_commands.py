@@ -1,0 +1,237 @@
+"""hirl tree, tsne, search, duplicates and sample through the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hirl import PrototypeTree, Run
+from hirl.cli.main import main
+from hirl.explore.collection import Collection
+from hirl.explore.tree_page import tree_id
+
+pytestmark = pytest.mark.filterwarnings("default:.*left out:UserWarning")  # of the damaged image
+
+
+def run_line(*line: str | Path) -> int:
+    return main([str(word) for word in line])
+
+
+@pytest.fixture
+def files(features: Path, tmp_path: Path) -> Path:
+    """The file of features in a folder of its own, for pages are written beside it."""
+    shutil.copy(features, tmp_path / "features.npy")
+    return tmp_path / "features.npy"
+
+
+def test_a_page_from_features(files: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("tree", files, "--data", photos, "--levels", "12", "5", "3")
+    assert run_line(*line) == 0
+    shown = capsys.readouterr()
+    page = files.parent / "features_tree"
+    assert f"Page of 60 images written to {page}. Open {(page / 'index.html').as_uri()}" in shown.out
+    assert "1 of the 61 images" in shown.err
+    assert sorted(file.name for file in page.iterdir()) == ["images", "index.html"]
+    before = (page / "index.html").read_bytes()
+    assert run_line(*line) == 0  # a page replaces a page, and is the same each time
+    assert (page / "index.html").read_bytes() == before
+    assert sorted(file.name for file in files.parent.iterdir()) == ["features.npy", "features_tree"]
+
+
+def test_cluster_writes_a_page_of_images(
+    files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ("cluster", files, "--levels", "12", "3", "--out", tmp_path / "tree.safetensors", "--images", photos)
+    assert run_line(*line) == 0
+    assert f"Page of 60 images written to {tmp_path / 'tree_page'}" in capsys.readouterr().out
+    assert (tmp_path / "tree_page" / "index.html").is_file()
+    arrays = {"features": np.load(files)[:, :3], "z0": np.load(files)}
+    np.savez(tmp_path / "z.npz", **arrays)
+    assert run_line("cluster", tmp_path / "z.npz", "--levels", "12", "3", "--out", tmp_path / "z.safetensors") == 0
+    found = [PrototypeTree.load(tmp_path / f"{name}.safetensors") for name in ("tree", "z")]
+    assert torch.equal(found[0].leaves, found[1].leaves)
+
+
+def test_the_page_holds_the_runs_leaves(runs: dict[str, Run]) -> None:
+    folder = runs["hirl"].folder
+    assert run_line("tree", folder, "--device", "cpu") == 0
+    text = (folder / "tree" / "index.html").read_text()
+    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    assert data["tree"] == tree_id(runs["hirl"].tree)
+    assert data["levels"] == [24, 6]
+    assert data["link"] is None  # images of an array have no files
+    assert len(data["files"]) == 144
+
+
+def test_text(runs: dict[str, Run], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_line("tree", runs["hirl"].folder, "--text", "--device", "cpu") == 0
+    shown = capsys.readouterr().out
+    assert "all 144 images" in shown
+    assert "144 images, 2 levels" in shown
+    assert "leaves" in shown
+    assert not (runs["hirl"].folder / "tree").exists()
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "pdf"])
+def test_figures(kind: str, files: Path, photos: Path, collection: Collection, tmp_path: Path) -> None:
+    top = int(collection.tree.sizes(2).argmax())
+    names = {"tree": tree_id(collection.tree), "names": {f"2-{top}": "$x$ <b> 猫"}}
+    (tmp_path / "names.json").write_text(json.dumps(names))
+    out = tmp_path / f"figure.{kind}"
+    line = ("tree", files, "--data", photos, "--levels", "12", "5", "3", "--figure", out, "--node", f"2-{top}")
+    assert run_line(*line, "--names", tmp_path / "names.json") == 0
+    written = out.read_bytes()
+    assert written.startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[kind])
+    assert run_line(*line, "--names", tmp_path / "names.json") == 0
+    assert out.read_bytes() == written
+    assert run_line(*line[:-2]) == 0  # from the top of the tree
+
+
+def test_search(runs: dict[str, Run], photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = runs["hirl"].folder
+    query = next(photos.glob("*/18.png"))
+    line = ("search", folder, query, "--data", photos, "--device", "cpu", "--count", "5")
+    assert run_line(*line) == 0
+    found = json.loads((folder / "search" / "search.json").read_text())
+    assert [level["level"] for level in found["levels"]] == [0, 1, 2]
+    for level in found["levels"]:
+        cosines = [image["cosine"] for image in level["images"]]
+        assert len(cosines) == 5
+        assert cosines == sorted(cosines, reverse=True)
+        files = [image["file"] for image in level["images"]]
+        assert str(query) not in files  # itself is no find
+        assert not any("damaged" in file for file in files)
+    shutil.copy(query, tmp_path / "elsewhere.png")
+    assert run_line("search", folder, tmp_path / "elsewhere.png", *line[3:], "--level", "2") == 0
+    (level,) = json.loads((folder / "search" / "search.json").read_text())["levels"]
+    assert level["images"][0]["file"] == str(query)
+    assert level["images"][0]["cosine"] == pytest.approx(1, abs=1e-4)
+    capsys.readouterr()
+    (tmp_path / "text.jpg").write_text("no image")
+    for wrong, sentence in (
+        ((tmp_path / "none.jpg",), "there is no image"),
+        ((tmp_path / "text.jpg",), "cannot be searched for: it is not an image"),
+        ((query, "--level", "7"), "there is no level 7: the run has z0 to z2"),
+    ):
+        assert run_line("search", folder, *wrong, "--data", photos, "--device", "cpu") == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert sentence in error
+
+
+def test_duplicates(runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from hirl.data import Shapes
+
+    drawn = Shapes(images=144, size=48, cache=False)
+    (tmp_path / "drawn").mkdir()
+    for number in range(12):
+        picture = Image.fromarray(drawn.pixels[12 * number].permute(1, 2, 0).numpy())
+        picture.save(tmp_path / "drawn" / f"{number}.png")
+    shutil.copy(tmp_path / "drawn" / "3.png", tmp_path / "drawn" / "again.png")
+    folder = runs["hirl"].folder
+    assert run_line("duplicates", folder, "--data", tmp_path / "drawn", "--device", "cpu") == 0
+    assert "1 of 13 images repeat another one (1 same file, 0 same pixels, 0 near)" in capsys.readouterr().out
+    assert (folder / "duplicates" / "drop.txt").read_text() == f"{tmp_path}/drawn/again.png\n"
+    rows = list(csv.DictReader((folder / "duplicates" / "groups.csv").open(newline="")))
+    assert [(row["group"], row["action"], row["kind"]) for row in rows] == [("0", "keep", ""), ("0", "drop", "bytes")]
+    assert json.loads((folder / "duplicates" / "groups.json").read_text())[1]["file"].endswith("again.png")
+    np.save(tmp_path / "features.npy", np.random.default_rng(0).standard_normal((13, 4)).astype(np.float32))
+    assert run_line("duplicates", tmp_path / "features.npy", "--data", tmp_path / "drawn") == 2
+    assert "has no encoder to measure the threshold with: give one with --threshold" in capsys.readouterr().err
+
+
+def test_sample(files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = ("sample", files, "--data", photos, "--levels", "12", "5", "3", "--size", "6", "--seed", "2")
+    assert run_line(*line) == 0
+    assert run_line(*line, "--out", tmp_path / "list.csv") == 0
+    with (tmp_path / "list.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        rows = list(csv.DictReader(file))
+    listed = [row["file"] for row in rows]
+    assert len(set(listed)) == 6
+    assert all(Path(file).is_file() for file in listed)
+    (default,) = files.parent.glob("sample_6.*")  # .txt, or .csv where a name has a line break
+    if default.suffix == ".txt":
+        assert os.fsdecode(default.read_bytes()).split("\n")[:-1] == listed
+    assert set(rows[0]) == {"file", "row", "level_0", "level_1", "level_2"}
+    assert run_line(*line, "--links", tmp_path / "links") == 0
+    links = sorted((tmp_path / "links").iterdir())
+    assert all(link.is_symlink() for link in links)
+    assert [link.resolve() for link in links] == [Path(file).resolve() for file in listed]
+    capsys.readouterr()
+    for wrong, sentence in (
+        (("--links", tmp_path / "links"), "exists already"),
+        (("--out", tmp_path / "list.csv"), "exists already"),
+        (("--out", tmp_path / "list.doc"), "is a file of one of .txt, .csv, .json"),
+        (("--out", tmp_path / "a.txt", "--links", tmp_path / "b"), "give one of them"),
+        (("--size", "61"), "at most the 60 readable images"),
+        (("--out", tmp_path / "none" / "a.txt"), "does not exist"),
+    ):
+        assert run_line(*line, *wrong) == 2
+        assert sentence in capsys.readouterr().err.splitlines()[-1]
+    assert run_line(*line, "--size", "60", "--out", tmp_path / "all.txt") == 2
+    assert "has a line break in its name: write a .csv or .json file" in capsys.readouterr().err
+    assert run_line(*line, "--size", "60") == 0
+    assert (files.parent / "sample_60.csv").is_file()  # where the default, a .txt file, will not do
+    assert run_line(*line, "--size", "60", "--out", tmp_path / "all.json") == 0
+    every = json.loads((tmp_path / "all.json").read_text())
+    assert all(Path(row["file"]).is_file() for row in every)
+
+
+def test_maps(files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = tmp_path / "other.npy"
+    np.save(other, np.load(files)[:, ::-1] + 0.1)
+    line = ("tsne", files, "--data", photos, "--levels", "12", "5", "3", "--out", tmp_path / "map")
+    assert run_line(*line, "--against", other, "--per_class", "15", "--classes", "2", "--colour", "tree-2") == 0
+    with (tmp_path / "map" / "points.csv").open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 30
+    assert not any(row["file"].endswith("damaged.png") for row in rows)
+    assert set(rows[0]) == {"file", "row", "x_0", "y_0", "x_1", "y_1"}
+    for name in ("tsne.png", "tsne.svg", "index.html"):
+        assert (tmp_path / "map" / name).stat().st_size > 1000
+    capsys.readouterr()
+    assert run_line(*line, "--colour", "shape") == 2
+    assert "there is no colouring 'shape': choose from label, label-0, tree, tree-2" in capsys.readouterr().err
+    assert run_line(*line, "--level", "3") == 2
+    assert "there is no level 3" in capsys.readouterr().err
+
+
+def test_umap_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hirl.explore.tsne import place_points
+
+    monkeypatch.setitem(sys.modules, "umap", None)
+    with pytest.raises(ValueError, match=r"pip install umap-learn"):
+        place_points(torch.randn(20, 4), algorithm="umap")
+
+
+def test_mistakes_about_pages(files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("dear")
+    (tmp_path / "names.json").write_text(json.dumps({"tree": "of another", "names": {}}))
+    base = ("tree", files, "--data", photos, "--levels", "12", "5", "3")
+    for wrong, sentence in (
+        (("--out", tmp_path / "full"), "is not empty and does not hold a page of hirl"),
+        (("--out", files), "it is a file; name a folder"),
+        (("--out", tmp_path / "none" / "page"), "does not exist"),
+        (("--figure", tmp_path / "figure.gif"), "a figure goes to a file of one of .png, .svg, .pdf"),
+        (("--figure", tmp_path / "figure.png", "--node", "7-1"), "the tree has no node 7-1: its nodes are 0-0 to 0-11"),
+        (("--figure", tmp_path / "figure.png", "--node", "cats"), "such as 2-17, not 'cats'"),
+        (("--node", "2-0"), "give the figure's file with --figure"),
+        (("--names", tmp_path / "names.json"), "belong to another tree"),
+        (("--names", files), "is not a file of names"),
+    ):
+        assert run_line(*base, *wrong) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith("hirl: ")
+        assert sentence in error
+    assert (tmp_path / "full" / "letter.txt").read_text() == "dear"
+    assert run_line("tree", tmp_path / "no_run") == 2
+    assert "no_run" in capsys.readouterr().err

@@ -1,0 +1,70 @@
+"""Duplicates: the same bytes, the same pixels, altered copies; and nothing else."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+from PIL import Image, ImageEnhance
+
+from hirl import Run
+from hirl.data import Shapes
+from hirl.explore.collection import open_collection
+from hirl.explore.duplicates import Copies, find_duplicates, measure_threshold
+
+COUNT = 30
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Different pictures, some of them with copies, and a damaged file just before a good one."""
+    drawn = Shapes(images=144, size=48, cache=False)
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(COUNT):
+        Image.fromarray(drawn.pixels[4 * number].permute(1, 2, 0).numpy()).save(folder / f"{number:02d}.png")
+    shutil.copy(folder / "03.png", folder / "03 copy.png")
+    shutil.copy(folder / "03.png", folder / "zz.png")
+    with Image.open(folder / "05.png") as image:
+        image.save(folder / "05 other file.bmp")
+    with Image.open(folder / "08.png") as image:
+        image.convert("RGB").save(folder / "08 small.jpg", quality=60)
+    with Image.open(folder / "11.png") as image:
+        ImageEnhance.Brightness(image).enhance(1.08).save(folder / "11 bright.png")
+        image.resize((96, 96), Image.Resampling.LANCZOS).save(folder / "11 large.png")
+    (folder / "14 damaged.png").write_bytes((folder / "15.png").read_bytes()[:-40])
+    return folder
+
+
+def names(found: list[Copies], paths: list[str]) -> dict[str, list[tuple[str, str]]]:
+    def name(image: int) -> str:
+        return Path(paths[image]).name
+
+    return {name(group.keep): sorted((name(copy.image), copy.kind) for copy in group.copies) for group in found}
+
+
+def test_copies_are_found_and_nothing_else(runs: dict[str, Run], pictures: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        collection = open_collection(runs["hirl"], pictures, device="cpu", quiet=True)
+    threshold = measure_threshold(collection, device="cpu")
+    assert 0.5 < threshold < 1
+    assert threshold == measure_threshold(collection, device="cpu")
+    found = names(find_duplicates(collection, threshold), collection.paths)
+    assert found == {
+        "03 copy.png": [("03.png", "bytes"), ("zz.png", "bytes")],
+        "05 other file.bmp": [("05.png", "pixels")],
+        "08.png": [("08 small.jpg", "near")],
+        "11 large.png": [("11 bright.png", "near"), ("11.png", "near")],
+    }
+    assert names(find_duplicates(collection, 1.0), collection.paths).keys() <= found.keys()
+
+
+def test_mistakes(runs: dict[str, Run], pictures: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        collection = open_collection(runs["hirl"], pictures, device="cpu", quiet=True)
+    with pytest.raises(ValueError, match=r"threshold is 1.5, but must be a cosine"):
+        find_duplicates(collection, 1.5)
