@@ -21,7 +21,9 @@ def options(parser: Parser) -> None:
         default="typical",
         help="Which images of a leaf: its most typical, or images far from each other.",
     )
-    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="Seed of what does not divide evenly.")
+    parser.add_argument(
+        "--seed", type=NonNegativeInt, default=0, help="Seed that decides between branches of one size."
+    )
     parser.add_argument(
         "--out", type=Path, help="The list (.txt, .csv or .json); by default sample_SIZE.txt in the run folder."
     )

@@ -20,9 +20,9 @@ def sample_images(collection: Collection, size: int, *, pick: Pick = "typical", 
     """The indices of `size` images of the collection, in order of their branches.
 
     Every node divides its share equally among its children, as far as they have images; what does not divide evenly
-    goes to children that `seed` draws from the larger half: of few images, most should be of what there is much of. A
-    leaf gives its most typical images (`pick` typical), or images far from each
-    other, of which the first is its most typical (spread). A larger sample is not a superset of a smaller one.
+    goes to the largest of them, for a sample of few images should be of what there is much of, and `seed` decides
+    between children of one size. A leaf gives its most typical images (`pick` typical), or images far from each other,
+    of which the first is its most typical (spread). A larger sample is not a superset of a smaller one.
     """
     if pick not in PICKS:
         raise ValueError(f"pick is {pick!r}, but must be one of {', '.join(PICKS)}")
@@ -61,22 +61,20 @@ def leaf_shares(tree: PrototypeTree, size: int, *, seed: int) -> dict[int, int]:
 
 
 def equal_shares(sizes: list[int], total: int, random: np.random.Generator) -> list[int]:
-    """`total` divided as equally as `sizes` allow; units left over go to parts drawn from the larger half."""
+    """`total` divided as equally as `sizes` allow; units left over go to the largest, drawn among equal ones."""
     assert total <= sum(sizes)
     shares = np.zeros(len(sizes), dtype=np.int64)
     room = np.array(sizes, dtype=np.int64)
     left = total
     while left:
-        open_parts = np.flatnonzero(room)
-        each = left // len(open_parts)
+        chosen = np.flatnonzero(room)
+        each = left // len(chosen)
         if each == 0:
-            bounds = np.sort(np.array(sizes)[open_parts])[::-1]
-            least = bounds[max(left, -(-len(bounds) // 2)) - 1]
-            larger = open_parts[np.array(sizes)[open_parts] >= least]
-            open_parts, each = np.sort(random.permutation(larger)[:left]), 1
-        given = np.minimum(room[open_parts], each)
-        shares[open_parts] += given
-        room[open_parts] -= given
+            largest = np.lexsort((random.permutation(len(chosen)), -np.array(sizes)[chosen]))
+            chosen, each = chosen[largest[:left]], 1
+        given = np.minimum(room[chosen], each)
+        shares[chosen] += given
+        room[chosen] -= given
         left -= int(given.sum())
     return shares.tolist()
 
