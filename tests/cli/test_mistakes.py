@@ -168,7 +168,7 @@ LINES: dict[str, str] = {
     "evaluate {run} knn --image_size 64": "image_size",
     "evaluate {run} knn --out {bad}": "bad.yaml",
     # embed, show, runs
-    "embed": "run",
+    "embed": "subject",
     "embed {run}": "--out",
     "embed {run} --out z.txt": "z.txt",
     "embed {run} --out {nothing}/z.npz": "nothing",

@@ -100,7 +100,12 @@ def test_pretraining_takes_any_builder(tmp_path: Path) -> None:
     run = pretrain(
         images, method, hierarchy, out=tmp_path / "run", epochs=2, batch_size=20, accelerator="cpu", devices=1
     )
-    assert torch.equal(run.tree.leaves, torch.arange(60) // 6)
+    # The tree is the builder's; each image of a finished run is in the leaf nearest to it.
+    assert torch.equal(run.tree.parents[0], torch.arange(10) // 2)
+    kmeans = Hierarchy(levels=(10, 5), negatives=5, start_epoch=1)
+    options: dict[str, Any] = {"epochs": 2, "batch_size": 20, "accelerator": "cpu", "devices": 1}
+    other = pretrain(images, type(method)(**method.arguments), kmeans, out=tmp_path / "other", **options)
+    assert not torch.equal(run.tree.prototypes[0], other.tree.prototypes[0])
     assert any(line.get("loss_spd", 0) > 0 for line in run.metrics())
     assert run.config["hierarchy"]["builder"]["init_args"] == {"scale": 3.0}
 

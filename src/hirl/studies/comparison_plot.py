@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PANEL, COLUMNS = (3.1, 2.5), 3  # inches per panel; panels side by side
 COLOURS = ("#828993", "#2d6167", "#d99352", "#8f7bb0", "#c46f6c", "#6a9f76", "#5b83ad")
+LONGEST_LABEL = 18  # characters; of a recipe's path the end tells it from others
 Values = Mapping[int, float]  # seed → figure
 
 
@@ -59,7 +60,8 @@ def _panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms:
                 axes.plot([place + shift] * len(values), values, ".", color=colour, alpha=0.35, ms=4)
         bars: dict[str, Any] = {"yerr": spreads} if any(spreads) else {}
         axes.errorbar(places, middles, **bars, fmt="o", color=colour, ms=5, capsize=3, lw=1.2, label=arm)
-    axes.set_xticks(range(len(methods)), methods, fontsize=8)
+    labels = [method if len(method) <= LONGEST_LABEL else f"…{method[-LONGEST_LABEL:]}" for method in methods]
+    axes.set_xticks(range(len(methods)), labels, fontsize=8)
     axes.set_xlim(-0.6, len(methods) - 0.4)
     axes.set_title(name, fontsize=9, loc="left", parse_math=False)
     axes.set_ylabel("%" if shares else "", fontsize=8)
