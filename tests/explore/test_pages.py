@@ -66,6 +66,21 @@ def opened(browser: Browser) -> Iterator[Opener]:
     assert problems == []
 
 
+def at(page: Page, end: str) -> None:
+    """The address ends like this; the browser may take a moment to say so."""
+    expect(page).to_have_url(re.compile(re.escape(end) + "$"))
+
+
+def first_paint(page: Page) -> float:
+    """Milliseconds to the first paint with content; a busy machine may not have painted yet."""
+    for _ in range(100):
+        found = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? null")
+        if found is not None:
+            return float(found)
+        page.wait_for_timeout(50)
+    raise AssertionError("the page was not painted within 5 s")
+
+
 def images_shown(page: Page, collection: Collection) -> list[int]:
     """The indices in the collection of the tiles on the page, by their titles."""
     found = page.locator("#images .tile").evaluate_all("tiles => tiles.map(tile => tile.title)")
@@ -97,7 +112,7 @@ def test_the_first_view(opened: Opener, tree_page: Path, collection: Collection)
         sizes = sorted(filter(None, collection.tree.sizes(2).tolist()), reverse=True)
         assert [int(text) for text in page.locator("#children .card .number").all_inner_texts()] == sizes
         assert "1 image could not be read" in page.locator("main").inner_text()
-        assert page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 2000
+        assert first_paint(page) < 2000
         for name in collection.images.label_names[0]:  # text, not markup
             assert name in page.locator("#labels").inner_text()
 
@@ -111,7 +126,7 @@ def test_branches_open_and_close(opened: Opener, tree_page: Path, collection: Co
         assert item.get_attribute("aria-expanded") == "true"
         children = [child for child in collection.tree.children(2, top).tolist() if collection.tree.sizes(1)[child]]
         assert item.locator("> ul > li").count() == len(children)
-        assert page.url.endswith("index.html")  # looking does not move
+        at(page, "index.html")  # looking does not move
         item.locator("> ul > li").first.locator("> .branch .name").click()
         page.wait_for_url(re.compile(r"#node=1-\d+$"))
         item.locator("> .branch .arrow").click()
@@ -149,10 +164,11 @@ def test_a_link_to_no_node_says_so(opened: Opener, tree_page: Path) -> None:
 def test_back_and_forward(opened: Opener, tree_page: Path) -> None:
     with opened(tree_page) as page:
         page.locator("#children .card").first.click()
+        page.wait_for_url(re.compile("#node="))
         first = page.url
         page.locator("#children .card").first.click()
         page.go_back()
-        assert page.url == first
+        at(page, first.rpartition("/")[2])
         page.go_back()
         assert page.locator("h1").inner_text() == "features"
 
@@ -204,17 +220,17 @@ def test_keys(opened: Opener, tree_page: Path, collection: Collection) -> None:
     with opened(tree_page) as page:
         press = page.keyboard.press
         press("ArrowRight")
-        assert page.url.endswith(f"#node=2-{tops[0]}")
+        at(page, f"#node=2-{tops[0]}")
         press("j")
-        assert page.url.endswith(f"#node=2-{tops[1]}")
+        at(page, f"#node=2-{tops[1]}")
         press("k")
         press("ArrowRight")
-        assert page.url.endswith(f"#node=1-{largest}")
+        at(page, f"#node=1-{largest}")
         press("t")
         assert page.get_by_role("tab", name="Least typical").get_attribute("aria-selected") == "true"
         press("ArrowLeft")
         press("ArrowLeft")
-        assert page.url.endswith("#")
+        at(page, "#")
         press("?")
         assert page.locator("#keys").is_visible()
         press("Escape")
@@ -227,11 +243,11 @@ def test_keys(opened: Opener, tree_page: Path, collection: Collection) -> None:
         press("ArrowLeft")  # closes it, as it was open
         press("ArrowRight")
         press("ArrowDown")
-        assert page.url.endswith(f"#node=1-{largest}")
+        at(page, f"#node=1-{largest}")
         press("ArrowLeft")
         assert page.evaluate("document.activeElement.dataset.node") == f"2-{tops[0]}"
         press("End")
-        assert page.url.endswith(f"#node=2-{tops[-1]}")
+        at(page, f"#node=2-{tops[-1]}")
 
 
 def test_an_image_with_its_path(opened: Opener, tree_page: Path, collection: Collection) -> None:
@@ -245,7 +261,7 @@ def test_an_image_with_its_path(opened: Opener, tree_page: Path, collection: Col
             if "\udcff" not in collection.images.path(index):  # a name that is not UTF-8 has no address
                 expect(page.locator(".original")).to_have_js_property("naturalWidth", 40)
             page.keyboard.press("ArrowRight")
-            assert page.url.endswith(f"#image={int(collection.rows[index + 1])}")
+            at(page, f"#image={int(collection.rows[index + 1])}")
             page.keyboard.press("Escape")
             assert not page.locator("#viewer").is_visible()
 
@@ -444,7 +460,7 @@ def test_25000_images_are_there_within_two_seconds(opened: Opener, tmp_path: Pat
     write_tree_page(many, tmp_path / "tree")
     with opened(tmp_path / "tree" / "index.html") as page:
         assert page.locator("#children .card").count() == 43
-        assert page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") < 2000
+        assert first_paint(page) < 2000
         assert page.evaluate("performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd") < 2000
         loaded = page.evaluate("performance.getEntriesByType('resource').length")
         assert loaded < 20, "thumbnails that are not shown were loaded"
