@@ -89,10 +89,10 @@ def arm(where: str, at: int) -> None:
     if where == "step":
         step = Training._step
 
-        def stepped(self: Any, *arguments: Any) -> None:
+        def stepped(self: Any, *arguments: Any) -> float:
             if due():
                 die()
-            step(self, *arguments)
+            return step(self, *arguments)
 
         Training._step = stepped  # type: ignore[method-assign, assignment]
     else:

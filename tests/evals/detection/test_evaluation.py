@@ -103,7 +103,9 @@ def test_pascal_voc(tmp_path: Path) -> None:
         hirl.evaluate("resnet10t", SMALL, data=tmp_path, backbone_args=NARROW, device="cpu", quiet=True)
 
 
-def test_the_same_command_continues(coco: Coco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_command_continues(
+    coco: Coco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A run that ended at step 3 of 4 takes one more, and its figures are those of one that was left alone."""
     folder = coco(images=4)
     options: dict[str, Any] = {"data": folder, "backbone_args": NARROW, "device": "cpu", "quiet": True}
@@ -112,15 +114,16 @@ def test_the_same_command_continues(coco: Coco, tmp_path: Path, monkeypatch: pyt
     step = Training._step
     taken: list[int] = []
 
-    def counted(self: Training, module: Any, optimiser: Any, number: int, pieces: Any) -> None:
+    def counted(self: Training, module: Any, optimiser: Any, number: int, pieces: Any) -> float:
         if len(taken) == 3:
             raise KeyboardInterrupt
         taken.append(number)
-        step(self, module, optimiser, number, pieces)
+        return step(self, module, optimiser, number, pieces)
 
     monkeypatch.setattr(Training, "_step", counted)
     with pytest.raises(KeyboardInterrupt):
-        hirl.evaluate("resnet10t", SMALL, out=tmp_path / "out", **options)
+        hirl.evaluate("resnet10t", SMALL, out=tmp_path / "out", **options | {"quiet": False})
+    assert "detection: step 3 of 4, loss " in capsys.readouterr().out
     taken.clear()
     again = hirl.evaluate("resnet10t", SMALL, out=tmp_path / "out", **options)["detection"]
     assert taken == [3]
@@ -192,6 +195,7 @@ def test_under_torchrun(coco: Coco, tmp_path: Path) -> None:
     ]
     more = ["--backbone_args", json.dumps(NARROW), "--out", str(tmp_path / "out")]
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
+    options += ["--detection.segment", "false"]
     done = subprocess.run(
         [*launcher, *hirl_command, *more, *options],
         env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
@@ -200,7 +204,7 @@ def test_under_torchrun(coco: Coco, tmp_path: Path) -> None:
         timeout=400,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("detection: Mask R-CNN C4") == 1
+    assert done.stdout.count("detection: Faster R-CNN C4") == 1
     (file,) = (tmp_path / "out").glob("*.json")
     assert json.loads(file.read_text())["headline"]["box AP"] >= 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +109,7 @@ class Detection(Evaluation):
             schedule,
             fabric=fabric,
             normalisation=subject.normalisation,
-            workers=subject.workers or 0,
+            workers=_workers(subject),
             progress=subject.progress,
         )
         result = self._result(test, predictions, schedule)
@@ -161,9 +162,10 @@ class Detection(Evaluation):
             identity=identity,
             checkpoint=None if subject.folder is None else subject.folder / "detector.ckpt",
             accumulate=self.accumulate,
-            workers=subject.workers or 0,
+            workers=_workers(subject),
             save_every=SAVE_EVERY,
             progress=subject.progress,
+            message=subject.message,
         ).fit()
 
     def _result(self, test: DetectionSet, predictions: list[Prediction], schedule: Schedule) -> Result:
@@ -179,6 +181,13 @@ class Detection(Evaluation):
             if (value := precision.figures[name]) is not None
         }
         return Result(headline, [*_totals(found), *_by_class(found, test)], schedule.settled)
+
+
+def _workers(subject: Subject) -> int:
+    """Processes that read images: by default none on a CPU, which has enough to do, else up to eight."""
+    if subject.workers is not None:
+        return subject.workers
+    return 0 if subject.device.type == "cpu" else min(8, os.cpu_count() or 1)
 
 
 def _figure(value: float) -> Figure:
@@ -205,8 +214,6 @@ def _by_class(found: dict[str, Precision], test: DetectionSet) -> Iterator[Row]:
 
 
 def _path(source: Any) -> Path:
-    import os
-
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
         raise ValueError(f"a {kind} has no boxes: give data as a folder in COCO's or Pascal VOC's format")

@@ -6,7 +6,7 @@ So training that was killed anywhere and is continued ends in the same bits on a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from hirl.data.views.render import Normalisation
+from hirl.evals.base import no_message
 from hirl.evals.detection.detector import Detector, float_images, padded
 from hirl.evals.detection.pyramid import PyramidBody
 from hirl.evals.detection.regions import Target
@@ -69,7 +70,7 @@ class Training:
     workers: int = 0
     save_every: float = 600.0  # seconds
     progress: Progress = no_progress
-    task: str = "detection: train"
+    message: Callable[[str], None] = no_message
 
     def __post_init__(self) -> None:
         pieces = self.accumulate * self.fabric.world_size
@@ -84,16 +85,21 @@ class Training:
         optimiser = make_optimiser(self.detector, self.schedule)
         module, optimiser = self.fabric.setup(self.detector, optimiser)
         start = self._load(optimiser)
-        steps, saved = self.schedule.steps, time.monotonic()
+        steps, began = self.schedule.steps, time.monotonic()
+        saved = began
         devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices):
             module.train()
             for step, pieces in enumerate(self._batches(start, steps), start=start):
-                self._step(module, optimiser, step, pieces)
+                loss = self._step(module, optimiser, step, pieces)
                 if step + 1 < steps and time.monotonic() - saved >= self.save_every:
                     self._save(step + 1, optimiser)
                     saved = time.monotonic()
-                self.progress(self.task, step + 1, steps)
+                    left = (saved - began) / (step + 1 - start) * (steps - step - 1)
+                    self.message(
+                        f"detection: step {step + 1:,} of {steps:,}, loss {loss:.3f}, about {left / 60:,.0f} min left"
+                    )
+                self.progress("detection: train", step + 1, steps)
             if start < steps:
                 self._settle_batch_norm(module)
                 self._save(steps, None)
@@ -114,11 +120,13 @@ class Training:
                 yield pieces
                 pieces = []
 
-    def _step(self, module: Any, optimiser: Any, step: int, pieces: list[list[Drawn]]) -> None:
+    def _step(self, module: Any, optimiser: Any, step: int, pieces: list[list[Drawn]]) -> float:
+        """Takes one step and gives its loss, that of this process's images."""
         torch.manual_seed(mix_seed(self.samples.seed, FORWARD, step))  # drop path draws from torch's own generator
         rate = self.schedule.lr * self.schedule.share(step)
         for group in optimiser.param_groups:
             group["lr"] = rate * group["share"]
+        sums = []
         for place, piece in enumerate(pieces):
             with self.fabric.no_backward_sync(module, enabled=place + 1 < len(pieces)):
                 losses = self._losses(module, piece)
@@ -130,8 +138,10 @@ class Training:
                         f"({parted}): choose a lower lr"
                     )
                 self.fabric.backward(total / len(pieces))
+                sums.append(float(total.detach()))
         optimiser.step()
         optimiser.zero_grad()
+        return sum(sums) / len(sums)
 
     def _losses(self, module: Any, piece: list[Drawn]) -> dict[str, Tensor]:
         device = self.fabric.device
