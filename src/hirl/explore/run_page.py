@@ -15,7 +15,7 @@ from hirl.explore.page import page_folder, write_page
 from hirl.runs.folder import Run
 
 POINTS = 600  # per curve; more of them are averaged
-NOT_CURVES = {"step", "epoch", "finished", "seconds_epoch", "seconds_features", "seconds_kmeans"}
+NOT_CURVES = {"step", "epoch", "finished", "seconds_epoch", "seconds_features", "seconds_kmeans", "seconds_agreement"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ CHARTS = (
     Chart("Effective rank", r"effective_rank", "dimensions that z⁰ uses; near 1 all images look alike", from_zero=True),
     Chart("Spread of z⁰", r"feature_std", "1: spread evenly over the sphere; near 0: collapsed", from_zero=True),
     Chart("Moved leaves", r"moved_leaves", "share of images whose leaf is another one than an epoch before", True),
-    Chart("Purity of the tree", r"purity_.*", "share of images of their node's most frequent class", True),
+    Chart("Purity", r"purity_\d+", "share of images of their node's most frequent class, by level of the tree", True),
+    Chart("Bank", r"bank_agreement.*", "share of images whose stored feature finds the node of the clean image", True),
     Chart(
         "Leaves", r"assignment_entropy|one_image_leaves", "evenness of their sizes, and leaves of a single image", True
     ),

@@ -18,6 +18,7 @@ from hirl.runs.folder import Run
 from hirl.train.health import check_loss, check_representations, check_tree
 from hirl.train.joint import Losses
 from hirl.train.online_knn import KnnAccuracy
+from hirl.train.tree_figures import TreeFigures
 
 EVERY_SECONDS = 2.0  # between lines of metrics.jsonl; the bar moves with every line
 
@@ -44,10 +45,12 @@ class Reporter:
         start: int,
         wandb: str | None = None,
         evaluate: Callable[[int], KnnAccuracy | None] | None = None,
+        labels: Tensor | None = None,
     ) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.run, self.plan, self.method, self.evaluate = run, plan, method, evaluate
+        self.tree_figures = TreeFigures(labels)
         self.console = Console(stderr=True)
         self.board = SummaryWriter(str(run.folder / "tensorboard"), purge_step=start)
         self.wandb = _wandb(wandb, run) if wandb else None
@@ -129,6 +132,7 @@ class Reporter:
     ) -> None:
         health = check_tree(tree)
         figures = {f"seconds_{name}": value for name, value in seconds.items()} | health.figures | agreement
+        figures |= self.tree_figures.measure(tree)
         self._log(epoch * self.plan.steps_per_epoch, figures)
         self._warn(health.warnings)
         self._since = time.monotonic()  # the time of the steps does not include that of the tree

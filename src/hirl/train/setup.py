@@ -179,5 +179,6 @@ def open_observer(
     if knn_every and images.labels is not None:
         measure: dict[str, Any] = {"every": knn_every, "normalisation": normalisation, "device": fabric.device}
         knn = OnlineKnn(images, method, plan, val=open_val(data, split, images), **measure)
-    with Reporter(run, plan, method=method, start=start, wandb=wandb, evaluate=knn) as reporter:
+    labels = None if images.labels is None else images.labels[:, 0]
+    with Reporter(run, plan, method=method, start=start, wandb=wandb, evaluate=knn, labels=labels) as reporter:
         yield reporter

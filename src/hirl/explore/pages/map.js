@@ -58,7 +58,7 @@ function render(panel) {
   const context = canvas.getContext('2d'), styles = getComputedStyle(document.documentElement);
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, at.box.width, at.box.height);
-  const radius = Math.min(7, Math.min(4.2, Math.max(1.1, at.size / view.zoom * 0.22 / Math.sqrt(N))) * Math.sqrt(view.zoom));
+  const radius = Math.min(7, Math.min(4.2, Math.max(1.1, at.size / view.zoom * 0.36 / Math.sqrt(N))) * Math.sqrt(view.zoom));
   const groups = new Map(), visible = [];
   for (let point = 0; point < N; point++) {
     const x = px(panel, at, point), y = py(panel, at, point);
