@@ -1,4 +1,4 @@
-"""Checks before a run is continued. Nothing is written here: a refusal leaves the folder as it was."""
+"""Checks before a run is continued or forked. Nothing is written here: a refusal leaves the folder as it was."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from hirl.runs.images_file import OpenedImages, changed_images, read_images
 from hirl.runs.representations import TREE
 from hirl.runs.stored import is_complete
 
+CONTINUE = "name another folder, or give the settings in its config.yaml to continue it"
 ELSEWHERE = "name another folder with --out, or delete this one to start again"
 
 
@@ -50,6 +51,36 @@ def state_to_continue(run: Run, config: dict[str, Any], opened: OpenedImages) ->
     return state
 
 
+def state_to_fork(base: Run, config: dict[str, Any], opened: OpenedImages) -> dict[str, Any]:
+    """The state of a baseline that a HIRL run starts from in place of its own stage one: its latest up to epoch T₁.
+
+    Args:
+        base: The baseline's folder.
+        config: The configuration of the HIRL run; but for the hierarchy it must be the baseline's.
+        opened: The images as they are now.
+    """
+    if config["hierarchy"] is None or base.config["hierarchy"] is not None:
+        raise ValueError(f"stage_one {str(base.folder)!r}: a run with a hierarchy starts from a baseline's stage one")
+    _check_configuration(base, config | {"hierarchy": None}, "it must be that of this run but for the hierarchy")
+    if (changed := changed_images(base, opened)) is not None:
+        raise ValueError(f"stage_one {str(base.folder)!r} was trained on other images ({changed})")
+    start = config["hierarchy"]["start_epoch"]
+    file = fork_file(base, start)
+    if file is None:
+        raise ValueError(
+            f"stage_one {str(base.folder)!r} has kept no state of epoch {start} or before to start from: train it "
+            f"with --fork_at {start}, or leave stage_one out"
+        )
+    return load_checkpoint(file)
+
+
+def fork_file(base: Run, start: int) -> Path | None:
+    """The latest state up to epoch `start` that a baseline trained with `fork_at` has kept; None if there is none."""
+    kept = {int(file.stem.removeprefix("fork-")): file for file in base.checkpoints_folder.glob("fork-*.ckpt")}
+    early = [epoch for epoch in kept if epoch <= start]
+    return kept[max(early)] if early else None
+
+
 def _check_count(run: Run, state: dict[str, Any], opened: OpenedImages) -> None:
     """Of a run without a list of its images, the tree still has their number."""
     tree = state.get("joint", {}).get(TREE)
@@ -60,16 +91,13 @@ def _check_count(run: Run, state: dict[str, Any], opened: OpenedImages) -> None:
         )
 
 
-def _check_configuration(run: Run, config: dict[str, Any]) -> None:
+def _check_configuration(run: Run, config: dict[str, Any], remedy: str = CONTINUE) -> None:
     old, new = dict(run.config), dict(config)
     if _same_place(run, old["data"], new["data"]):
         old["data"] = new["data"]
     changed = differences(old, new)
     if changed:
-        raise ValueError(
-            f"{str(run.folder)!r} holds a run of another configuration ({'; '.join(changed)}): name another folder, or "
-            f"give the settings in its config.yaml to continue it"
-        )
+        raise ValueError(f"{str(run.folder)!r} holds a run of another configuration ({'; '.join(changed)}): {remedy}")
 
 
 def _same_place(run: Run, old: Any, new: Any) -> bool:

@@ -30,6 +30,7 @@ from hirl.hierarchy.tree import ABSENT, PrototypeTree
 from hirl.methods.base import Method, Plan
 from hirl.seeds import mix_seed
 from hirl.train.bank import Bank, embed_batches
+from hirl.train.fork import with_heads
 from hirl.train.joint import Joint, Losses
 from hirl.train.observer import Observer
 from hirl.train.streams import FORWARD, KMEANS, NEGATIVES
@@ -71,6 +72,7 @@ class Loop:
     save_state: Callable[[dict[str, Any]], None]
     save_tree: Callable[[PrototypeTree], None]
     accumulate: int = 1
+    keep_bank: bool = False  # also for a baseline, for HIRL runs that start from its stage one
     save_every: float = 600.0  # seconds
     should_stop: Callable[[], bool] = lambda: False
     step: int = field(default=0, init=False)
@@ -87,7 +89,7 @@ class Loop:
         optimiser = self.method.optimiser(groups)
         self.module, self.optimiser = self.fabric.setup(self.joint, optimiser)
         self.bank = None
-        if self.hierarchy is not None and self.hierarchy.features == "bank":
+        if self.keep_bank or (self.hierarchy is not None and self.hierarchy.features == "bank"):
             self.bank = Bank(self.N, self.method.dim)
         self._last_save = time.monotonic()
         self._sample: list[Tensor] = []
@@ -96,7 +98,7 @@ class Loop:
         """Train to the end, saving the state after every epoch, and build the tree of the trained encoder."""
         while self.step < self.plan.steps:
             self.fit_epoch()
-            self._save()
+            self.save()
         self.finish()
 
     def finish(self) -> None:
@@ -110,7 +112,7 @@ class Loop:
         if not self.finished:
             self._build_tree(self.plan.epochs)
             self.finished = True
-            self._save()
+            self.save()
         elif self.fabric.is_global_zero and self.paths.tree is not None:  # killed after the state was saved
             self.save_tree(self.paths.tree)
 
@@ -248,7 +250,14 @@ class Loop:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state. `plan` and `levels` are for readers of the checkpoint: a loop is built with its own."""
+        """Restore a state, or start from stage one of a baseline.
+
+        `plan` and `levels` are for readers of the checkpoint: a loop is built with its own.
+        """
+        if self.paths is not None and state["levels"] is None:
+            state = with_heads(state, self.state_dict())
+        if self.keep_bank and not state["bank"]:  # the run began without one: it cannot be made up
+            self.bank = None
         self.joint.load_state_dict(state["joint"])
         self.optimiser.load_state_dict(state["optimiser"])
         if self.bank is not None:
@@ -262,11 +271,12 @@ class Loop:
         due = time.monotonic() - self._last_save > self.save_every
         stop, due = self.ranks.max(torch.tensor([float(self.should_stop()), float(due)])).bool().tolist()
         if stop or due:
-            self._save()
+            self.save()
         if stop:
             raise Stopped
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Save the state; to be called on every process."""
         state = self.state_dict()  # on every process, since the bank is gathered
         if self.fabric.is_global_zero:
             self.save_state(state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Collection
 from typing import Any, Literal
 
 from hirl.config import to_plain
@@ -17,9 +18,11 @@ from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan
 from hirl.runs.checkpoint import save_checkpoint
+from hirl.runs.continuing import state_to_fork
 from hirl.runs.folder import Run
 from hirl.runs.images_file import OpenedImages
 from hirl.runs.stored import is_complete
+from hirl.train.fork import copy_reports
 from hirl.train.loop import Loop, NotFinite, Stopped
 from hirl.train.messages import announce, failure_message, plan_summary
 from hirl.train.processes import Precision, launch, memory_advice
@@ -27,6 +30,7 @@ from hirl.train.setup import (
     build_method,
     build_paths,
     check_arguments,
+    check_fork,
     check_image_count,
     default_folder,
     load_state,
@@ -64,6 +68,8 @@ def pretrain(
     checkpoint_minutes: float = 10.0,
     keep_every: int = 0,
     init_from: str | None = None,
+    stage_one: str | os.PathLike[str] | None = None,
+    fork_at: tuple[int, ...] = (),
     wandb: str | None = None,
 ) -> Run:
     """Train `method` on `data`, with HIRL on top unless `hierarchy` is None, and return the run folder.
@@ -93,6 +99,9 @@ def pretrain(
         checkpoint_minutes: Minutes between checkpoints within an epoch; there is always one at its end.
         keep_every: Epochs between checkpoints that are kept in the folder checkpoints; 0 for none.
         init_from: Run folder or encoder file whose weights the encoder starts from; they must match exactly.
+        stage_one: Run folder of the baseline with the same settings and seed. HIRL starts from its state of epoch T₁,
+            kept by `fork_at`, and ends in the same bits as if it had trained stage one itself.
+        fork_at: Epochs after which a baseline keeps its state for HIRL runs to start from.
         wandb: Weights & Biases project to report to, in addition to metrics.jsonl and TensorBoard.
     """
     # Check the arguments and open the data
@@ -100,6 +109,7 @@ def pretrain(
     numbers: dict[str, Any] = {"epochs": epochs, "seed": seed, "image_size": image_size, "keep_every": keep_every}
     check_arguments(batch_size=batch_size, accumulate=accumulate, **numbers)
     check_ranges(method)
+    check_fork(hierarchy, epochs=epochs, stage_one=stage_one, fork_at=fork_at)
     skipped = Skipped()
     found = open_images(data, split=split, channels=channels)
     images = in_memory(found, strict=strict, skipped=skipped)
@@ -151,7 +161,10 @@ def pretrain(
         build_method(method, plan, seed=seed, init_from=init_from, compile_networks=compile)
         paths = build_paths(hierarchy, method.dim, len(images), seed=seed)
 
-        # Continue from the last checkpoint, if there is one
+        # Continue from the last checkpoint, if there is one, or start from a baseline's stage one
+        base = None if stage_one is None or state is not None else Run(stage_one)
+        if base is not None:
+            state = state_to_fork(base, to_plain(config), source)
         start = 0 if state is None else int(state["step"])
         if fabric.is_global_zero:
             run.forget_after(start)
@@ -173,14 +186,22 @@ def pretrain(
                 N=len(images),
                 seed=seed,
                 observer=observer,
-                save_state=lambda state: _save(run, state, plan, keep_every),
+                save_state=lambda state: _save(run, state, plan, keep_every, fork_at),
                 save_tree=lambda tree: tree.save(run.tree_file),
                 accumulate=accumulate,
+                keep_bank=bool(fork_at),
                 save_every=checkpoint_minutes * 60,
                 should_stop=should_stop,
             )
             if state is not None:
                 load_state(loop, state, run)
+            if base is not None:
+                loop.save()  # before the reports, which are those of a run that has a state to continue from
+                if fabric.is_global_zero:
+                    copy_reports(base, run, start)
+                    announce(
+                        fabric, run, f"stage one up to epoch {start // plan.steps_per_epoch} is that of {base.folder}"
+                    )
             with memory_advice():
                 _fit(loop, run, images, skipped)
             if fabric.is_global_zero:
@@ -207,15 +228,17 @@ def _fit(loop: Loop, run: Run, images: ImageSet, skipped: Skipped) -> None:
             announce(loop.fabric, run, f"warning: {skipped.summary(images.name)}; all are listed in {run.skipped_file}")
 
 
-def _save(run: Run, state: dict[str, Any], plan: Plan, keep_every: int) -> None:
-    """Write last.ckpt and, after every `keep_every` epochs, a checkpoint that stays."""
+def _save(run: Run, state: dict[str, Any], plan: Plan, keep_every: int, fork_at: Collection[int]) -> None:
+    """Write last.ckpt, and checkpoints that stay: after every `keep_every` epochs and after those of `fork_at`."""
     save_checkpoint(run.checkpoint_file, state)
     if not run.saved:
         run.report({"step": state["step"], "epoch": state["step"] / plan.steps_per_epoch, "saved": True})
-    if keep_every and state["step"] % (keep_every * plan.steps_per_epoch) == 0:
-        run.checkpoints_folder.mkdir(exist_ok=True)
-        epoch = state["step"] // plan.steps_per_epoch
-        save_checkpoint(run.checkpoints_folder / f"epoch-{epoch:04d}.ckpt", state)
+    epoch, rest = divmod(state["step"], plan.steps_per_epoch)
+    kept = {"epoch": keep_every and epoch % keep_every == 0, "fork": epoch in fork_at and state["bank"]}
+    for name, keep in kept.items():
+        if keep and not rest:
+            run.checkpoints_folder.mkdir(exist_ok=True)
+            save_checkpoint(run.checkpoints_folder / f"{name}-{epoch:04d}.ckpt", state)
 
 
 def _finish(run: Run, method: Method, plan: Plan, normalisation: Normalisation) -> None:

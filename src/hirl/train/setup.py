@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
@@ -66,6 +66,16 @@ def check_arguments(*, batch_size: int, accumulate: int, **others: int | None) -
         raise ValueError(
             f"batch_size {batch_size} cannot be split into {accumulate} equal parts: accumulate must divide it"
         )
+
+
+def check_fork(hierarchy: Hierarchy | None, *, epochs: int, stage_one: Any, fork_at: Collection[int]) -> None:
+    """Check which run keeps states and which starts from one."""
+    if hierarchy is None and stage_one is not None:
+        raise ValueError("stage_one is for runs with a hierarchy: a baseline has only one stage")
+    if hierarchy is not None and fork_at:
+        raise ValueError("fork_at is for baselines (hierarchy null): runs with a hierarchy start from their states")
+    if any(not 1 <= epoch < epochs for epoch in fork_at):
+        raise ValueError(f"fork_at must be epochs from 1 to {epochs - 1}, not {', '.join(map(str, fork_at))}")
 
 
 def check_image_count(images: ImageSet, hierarchy: Hierarchy | None, *, batch_size: int, epochs: int) -> None:
