@@ -50,6 +50,10 @@ def main(rank: int, world: int, folder: Path) -> None:
     most_sent = max(sent)
     start = PrototypeTree.from_tensors(task["start"])
     warm = hierarchical_kmeans(mine, levels, init=start, iterations=3, tolerance=0, group=group)
+    orders = {
+        name: hierarchical_kmeans(mine, levels, seed=3, group=group, **options).tensors()
+        for name, options in (("top-down", {"order": "top-down"}), ("weighted", {"weighted": True}))
+    }
     starved = hierarchical_kmeans(task["repeated"].split(task["shares"])[rank], (6, 2), group=group)
 
     paths = SemanticPaths(features.shape[1], levels)
@@ -69,6 +73,7 @@ def main(rank: int, world: int, folder: Path) -> None:
             "tree": tree.tensors(),
             "most_sent": most_sent,
             "warm": warm.tensors(),
+            **orders,
             "starved": starved.tensors(),
             "by_order": by_order,
             "by_index": by_index,

@@ -95,6 +95,11 @@ def test_from_a_seed(outcome: Outcome) -> None:
     same(together, alone)
 
 
+@pytest.mark.parametrize(("name", "options"), [("top-down", {"order": "top-down"}), ("weighted", {"weighted": True})])
+def test_in_other_orders(outcome: Outcome, name: str, options: dict[str, Any]) -> None:
+    same(outcome.joined(name), hierarchical_kmeans(outcome.features, LEVELS, seed=3, **options))
+
+
 def test_from_given_prototypes(outcome: Outcome) -> None:
     alone = hierarchical_kmeans(outcome.features, LEVELS, init=outcome.start, iterations=3, tolerance=0)
     same(outcome.joined("warm"), alone)

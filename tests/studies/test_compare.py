@@ -12,12 +12,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from hirl.cli.main import main
 from hirl.evals import Clustering
+from hirl.hierarchy.builder import HierarchicalKMeans
+from hirl.hierarchy.settings import Hierarchy
 from hirl.runs.folder import Run
 from hirl.studies.tune import grid
+from hirl.train.pretrain import pretrain
+from hirl.train.recipe import recipe
 
 TINY: dict[str, Any] = {
     "method": {
@@ -102,6 +107,32 @@ def test_an_ablation_has_an_arm_for_each_way(room: Path, tmp_path: Path) -> None
     config = next(Run(path).config for path in out.iterdir() if "levels" in path.name)
     assert config["hierarchy"]["levels"] == [6, 2]
     assert config["hierarchy"]["negatives"] == 5
+
+
+def test_any_setting_is_an_arm_and_all_arms_share_stage_one(room: Path, tmp_path: Path) -> None:
+    """Every arm ends in the bits of the same run trained on its own."""
+    long = TINY | {"epochs": 3, "hierarchy": TINY["hierarchy"] | {"start_epoch": 2}}
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(long))
+    out = tmp_path / "out"
+    command, data, _, *others = line_for(room, out, "--ablate", "start_epoch=1", "builder.order=top-down")
+    others += ["--arms", "paper: weight=1 levels=20,5", "mine: weight=3 head_layers=1 features=pass"]
+    assert main([command, data, str(tmp_path / "long.yaml"), *others]) == 0
+    runs = {path.name: Run(path) for path in out.iterdir() if path.is_dir()}
+    assert len(runs) == 5
+    (base,) = (run for name, run in runs.items() if "-base-" in name)
+    assert len(list(base.checkpoints_folder.iterdir())) == 2
+    found = {name: run.config["hierarchy"] for name, run in runs.items() if run is not base}
+    mine = next(settings for name, settings in found.items() if "mine" in name)
+    assert (mine["weight"], mine["head_layers"], mine["features"], mine["levels"]) == (3.0, 1, "pass", [12, 4])
+    assert {settings["start_epoch"] for settings in found.values()} == {1, 2}
+    for name, settings in found.items():
+        assert "stage one" in runs[name].log_file.read_text()
+        options = recipe(tmp_path / "long.yaml")
+        builder = HierarchicalKMeans(**settings.pop("builder")["init_args"])
+        options |= {"hierarchy": Hierarchy(**settings, builder=builder), "out": tmp_path / f"alone {name}"}
+        alone = pretrain(data, **options)
+        assert alone.encoder_file.read_bytes() == runs[name].encoder_file.read_bytes()
+        assert torch.equal(alone.tree.leaves, runs[name].tree.leaves)
 
 
 def test_the_tree_keeps_its_place_among_other_epochs(room: Path, tmp_path: Path) -> None:
@@ -197,9 +228,17 @@ def test_a_method_of_ones_own_is_tuned_once_it_is_named(
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["--ablate", "depth=3"], "depth=3"),
-        (["--ablate", "levels=6,x"], "levels=6,x"),
-        (["--ablate", "negatives=3,4"], "negatives=3"),
+        (["--ablate", "depth=3"], "there is no setting 'depth': choose from levels"),
+        (["--ablate", "weight"], "must be a setting and its value"),
+        (["--ablate", "levels=6,x"], "levels"),
+        (["--ablate", "negatives=3,4"], "negatives"),
+        (["--ablate", "features=dreams"], "bank"),
+        (["--ablate", "builder.order=sideways"], "top-down"),
+        (["--ablate", "builder.wings=2"], "wings"),
+        (["--arms", "weight=3"], "must be a name, a colon and settings"),
+        (["--arms", "base: weight=3"], "cannot be called base"),
+        (["--arms", "a: weight=3", "a: weight=2"], "twice"),
+        (["--arms", "a b: weight=3", "a-b: weight=2"], "the same folder"),
         (["--seeds", "0", "0"], "named twice"),
         (["--seeds", "-1"], "at least 0"),
         (["--tasks", "sing"], "there is no evaluation 'sing'"),

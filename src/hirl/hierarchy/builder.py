@@ -10,12 +10,12 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch.distributed as dist
 from torch import Tensor
 
-from hirl.hierarchy.kmeans import TreeProgress, kmeans_tree
+from hirl.hierarchy.kmeans import Order, TreeProgress, kmeans_tree
 from hirl.hierarchy.rows import Features
 from hirl.hierarchy.tree import PrototypeTree
 
@@ -71,7 +71,7 @@ class TreeBuilder(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalKMeans(TreeBuilder):
-    """Hierarchical K-means (Alg. 1): K-means of the features, then of the prototypes of each level for the next.
+    """Hierarchical K-means. Alg. 1 is bottom-up: K-means of the features, then of each level's prototypes for the next.
 
     On a CPU the same features and seed give the same bits, however the rows are ordered or spread over processes (if
     `index` is passed).
@@ -82,17 +82,25 @@ class HierarchicalKMeans(TreeBuilder):
         tolerance: A level ends when at most this share of its rows changes its prototype.
         spherical: Keep prototypes at unit length, so that `tree.assign(features) == tree.leaves`. False: plain means,
             as in the paper, scaled to unit length at the end.
+        order: "bottom-up" as in Alg. 1, or "top-down": K-means of the features into the coarsest level, then of the
+            images of each node into its children.
+        weighted: Bottom-up only: a prototype counts as many times as it has images. False as in Alg. 1, where many
+            small nodes outvote a few large ones.
     """
 
     iterations: int = 20
     restarts: int = 1
     tolerance: float = 0.002
     spherical: bool = True
+    order: Order = "bottom-up"
+    weighted: bool = False
 
     def __post_init__(self) -> None:
         for name in ("iterations", "restarts"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if self.order not in get_args(Order):
+            raise ValueError(f"order must be {' or '.join(get_args(Order))}, not {self.order!r}")
         if not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance is a share of the rows in [0, 1), not {self.tolerance}")
 
@@ -119,6 +127,8 @@ class HierarchicalKMeans(TreeBuilder):
             restarts=self.restarts,
             tolerance=self.tolerance,
             spherical=self.spherical,
+            order=self.order,
+            weighted=self.weighted,
             seed=seed,
             init=init,
             index=index,

@@ -1,0 +1,61 @@
+"""The arms of a comparison: the baseline, and HIRL with the settings of the recipe or with some of them changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from hirl.config import to_plain
+from hirl.config.load import load
+from hirl.hierarchy.builder import TreeBuilder
+from hirl.hierarchy.settings import Hierarchy
+
+BASE, HIRL = "base", "HIRL"
+SETTINGS = tuple(field.name for field in fields(Hierarchy))
+BUILDER = "builder."  # before the name of an argument of the tree builder
+
+
+def make_arms(
+    hierarchy: Hierarchy, arms: Mapping[str, Mapping[str, Any]], ablate: Mapping[str, Sequence[Any]]
+) -> dict[str, Hierarchy | None]:
+    """Return HIRL's settings per arm, the baseline's None first.
+
+    Args:
+        hierarchy: The recipe's settings, which are the arm HIRL if there is no other.
+        arms: By name of an arm, the settings that it changes; none for the recipe's own.
+        ablate: By name of a setting, the values to try: each is an arm.
+    """
+    changed = dict(arms)
+    for name, values in ablate.items():
+        changed |= {f"{name}={_shown(value)}": {name: value} for value in values}
+    if BASE in changed:
+        raise ValueError(f"an arm cannot be called {BASE}, which is the baseline")
+    if len({arm_folder(name) for name in changed}) < len(changed):
+        raise ValueError(f"two of the arms {', '.join(changed)} would have the same folder: give them other names")
+    made = {name: change(hierarchy, settings) for name, settings in changed.items()}
+    return {BASE: None, **(made or {HIRL: hierarchy})}
+
+
+def change(hierarchy: Hierarchy, settings: Mapping[str, Any]) -> Hierarchy:
+    """Return `hierarchy` with other `settings`; one of its tree builder is called builder.NAME."""
+    plain = to_plain(hierarchy)
+    for name, value in settings.items():
+        if name.startswith(BUILDER):
+            plain["builder"]["init_args"][name.removeprefix(BUILDER)] = to_plain(value)
+        elif name in SETTINGS:
+            plain[name] = to_plain(value)
+        else:
+            raise ValueError(f"there is no setting {name!r}: choose from {', '.join(SETTINGS)} and {BUILDER}NAME")
+    given = settings.get("builder", hierarchy.builder)
+    own = [type(given)] if isinstance(given, TreeBuilder) else []
+    return Hierarchy(**load(Hierarchy, plain, source="an arm", classes=own))
+
+
+def arm_folder(name: str) -> str:
+    """The arm's name as part of the name of a run's folder."""
+    return "".join(letter if letter.isalnum() or letter in "=.-" else "-" for letter in name)
+
+
+def _shown(value: Any) -> str:
+    return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

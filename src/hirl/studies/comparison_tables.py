@@ -1,0 +1,129 @@
+"""The tables of a comparison: every figure per arm, differences from the baseline within pairs, running time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import mean
+
+from hirl.studies.arms import BASE
+from hirl.studies.paired import Paired, paired
+from hirl.terminal.figures import format_figure, kind_of
+from hirl.terminal.tables import Cells, Rows
+
+Values = Mapping[str, float]  # figure → value
+Figures = dict[tuple[str, str, int], Values]  # method, arm, seed
+
+
+def side_by_side(figures: Figures, seeds: list[int]) -> Cells:
+    """A row per method and figure; the column of each arm is followed by its difference from the base, and its p."""
+    methods, arms = _names(figures)
+    heading = ["method", "figure", BASE]
+    for arm in arms:
+        heading += [arm, "difference", "p"][: 2 + (len(seeds) > 1)]
+    rows = []
+    for method in methods:
+        for name in _figure_names(figures, method):
+            base = column(figures, method, BASE, seeds, name)
+            row = [method, name, _mean(base)]
+            for arm in arms:
+                values = column(figures, method, arm, seeds, name)
+                row += [_mean(values), *_difference(_compared(base, values), base)[: 1 + (len(seeds) > 1)]]
+            rows.append(row)
+    return [heading, *rows]
+
+
+def pooled(figures: Figures, seeds: list[int]) -> Cells:
+    """A row per figure and arm over the pairs of all methods; none for figures that only one method has."""
+    methods, arms = _names(figures)
+    rows = []
+    for name in dict.fromkeys(name for values in figures.values() for name in values):
+        for arm in arms:
+            pairs: list[float] = []
+            example: dict[int, float] = {}
+            for method in methods:
+                base = column(figures, method, BASE, seeds, name)
+                values = column(figures, method, arm, seeds, name)
+                pairs += [values[seed] - base[seed] for seed in values if seed in base]
+                example |= base
+            found = paired(pairs)
+            if found is not None:
+                difference, p = _difference(found, example)
+                better = sum(pair > 0 for pair in pairs)
+                rows.append([name, arm, f"{better} of {found.pairs}", difference, p, found.test or ""])
+    return [["figure", "arm", "pairs above base", "difference", "p", "test"], *rows]
+
+
+def numbers(figures: Figures, seeds: list[int]) -> Rows:
+    """A row per method, figure and arm: the mean, the mean difference from the base with s.e. and p, every seed."""
+    methods, arms = _names(figures)
+    heading = ["method", "figure", "arm", "mean", "difference", "standard_error", "p", "test"]
+    rows: Rows = [[*heading, *(f"seed_{seed}" for seed in seeds)]]
+    for method in methods:
+        for name in _figure_names(figures, method):
+            base = column(figures, method, BASE, seeds, name)
+            for arm in (BASE, *arms):
+                values = column(figures, method, arm, seeds, name)
+                found = None if arm == BASE else _compared(base, values)
+                compared = [None] * 4 if found is None else [found.difference, found.error, found.p, found.test]
+                row = [method, name, arm, mean(values.values()) if values else None, *compared]
+                row += [float(values[seed]) if seed in values else None for seed in seeds]
+                rows.append(["" if cell is None else cell for cell in row])
+    return rows
+
+
+def running_time(times: Figures, seeds: list[int]) -> Cells:
+    """A row per method and arm: the time of an epoch and its ratio to that of the base."""
+    methods, arms = _names(times)
+    rows = []
+    for method in methods:
+        base = column(times, method, BASE, seeds, "seconds")
+        for arm in arms:
+            values = column(times, method, arm, seeds, "seconds")
+            if base and values:
+                ours, theirs = mean(values.values()), mean(base.values())
+                rows.append([method, arm, f"{theirs:.1f}", f"{ours:.1f}", f"{ours / theirs:.2f}×"])
+    return [["method", "arm", "seconds per base epoch", "per stage-two epoch", "ratio"], *rows]
+
+
+def by_figure(figures: Figures, seeds: list[int]) -> dict[str, dict[tuple[str, str], dict[int, float]]]:
+    """By name of the figure, then by method and arm: its value for every seed."""
+    names = dict.fromkeys(name for values in figures.values() for name in values)
+    pairs = dict.fromkeys((method, arm) for method, arm, _ in figures)
+    return {name: {pair: column(figures, *pair, seeds, name) for pair in pairs} for name in names}
+
+
+def column(figures: Figures, method: str, arm: str, seeds: list[int], name: str) -> dict[int, float]:
+    """By seed, the value of a figure."""
+    found = {seed: figures.get((method, arm, seed), {}) for seed in seeds}
+    return {seed: values[name] for seed, values in found.items() if name in values}
+
+
+def _names(figures: Figures) -> tuple[list[str], list[str]]:
+    methods = list(dict.fromkeys(method for method, _, _ in figures))
+    return methods, [arm for arm in dict.fromkeys(arm for _, arm, _ in figures) if arm != BASE]
+
+
+def _figure_names(figures: Figures, method: str) -> list[str]:
+    return list(dict.fromkeys(name for (one, _, _), values in figures.items() if one == method for name in values))
+
+
+def _compared(base: dict[int, float], values: dict[int, float]) -> Paired | None:
+    return paired([values[seed] - base[seed] for seed in values if seed in base])
+
+
+def _mean(values: dict[int, float]) -> str:
+    """The mean over seeds, by the figures' kind and without its unit: a share as 25.60."""
+    if not values:
+        return ""
+    return format_figure(mean(values.values()), kind_of(next(iter(values.values()))), unit=False)
+
+
+def _difference(found: Paired | None, example: Mapping[int, float]) -> tuple[str, str]:
+    """The mean difference with its standard error, of the kind of the figures in `example`, and the p-value."""
+    if found is None:
+        return "", ""
+    kind = kind_of(next(iter(example.values())))
+    shown = format_figure(found.difference, kind, sign=True, unit=False)
+    if found.error is None or found.p is None:
+        return shown, ""
+    return f"{shown} ± {format_figure(found.error, kind, unit=False)}", f"{found.p:.3f}"

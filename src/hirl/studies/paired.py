@@ -1,0 +1,62 @@
+"""Differences within pairs of runs that share their seed: mean, standard error and a test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+import numpy as np
+
+EXACT = 16  # most pairs whose sign flips are all tried
+FLIPS = 1 << EXACT  # drawn for more pairs
+FEWEST = 6  # pairs for a sign-flip test: with fewer it cannot fall below 0.06
+
+
+@dataclass(frozen=True)
+class Paired:
+    """The mean of the differences; its standard error and the two-sided p-value of a mean of 0, given two or more."""
+
+    pairs: int
+    difference: float
+    error: float | None
+    p: float | None
+    test: str | None  # "sign flips" or "t"
+
+
+def paired(differences: Sequence[float]) -> Paired | None:
+    """Summarise differences, of which there must be one; None without any.
+
+    The test flips the signs of the differences, which assumes nothing about their distribution; below six of them it
+    is the t-test, which assumes a normal one.
+    """
+    if not differences:
+        return None
+    count, average = len(differences), mean(differences)
+    if count == 1:
+        return Paired(1, average, None, None, None)
+    error = stdev(differences) / count**0.5
+    if count >= FEWEST:
+        return Paired(count, average, error, sign_flip(differences), "sign flips")
+    return Paired(count, average, error, t_test(average, error, count), "t")
+
+
+def sign_flip(differences: Sequence[float]) -> float:
+    """Return the share of all sign flips (or of a fixed random sample of them) with a mean at least as far from 0."""
+    values = np.asarray(differences, dtype=np.float64)
+    if len(values) <= EXACT:
+        signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(values))))
+    else:
+        signs = np.random.default_rng(0).choice((1.0, -1.0), (FLIPS, len(values)))
+        signs[0] = 1  # the differences themselves count
+    means = np.abs(signs @ values)
+    return float((means >= abs(values.sum()) * (1 - 1e-12)).mean())
+
+
+def t_test(average: float, error: float, count: int) -> float:
+    from scipy.stats import t
+
+    if error == 0:
+        return 1.0 if average == 0 else 0.0
+    return float(2 * t.sf(abs(average / error), count - 1))

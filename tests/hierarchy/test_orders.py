@@ -1,0 +1,109 @@
+"""Trees built top-down, or bottom-up with weights, against slow loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hirl import PrototypeTree, hierarchical_kmeans
+
+LEVELS = (24, 6, 2)
+
+
+def nested(count: int = 600, dim: int = 12, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Rows around 12 centres, four around each of 3, and the number of the coarse centre of each row."""
+    generator = torch.Generator().manual_seed(seed)
+    coarse = F.normalize(torch.randn(3, dim, generator=generator), dim=1)
+    fine = coarse.repeat_interleave(4, 0) + 0.4 * F.normalize(torch.randn(12, dim, generator=generator), dim=1)
+    which = torch.randint(12, (count,), generator=generator)
+    return fine[which] + 0.1 * torch.randn(count, dim, generator=generator), which // 4
+
+
+def mean_direction(rows: list[Tensor]) -> Tensor:
+    return F.normalize(torch.stack(rows).sum(0), dim=0)
+
+
+def test_top_down_equals_a_slow_loop() -> None:
+    """Two steps per level from given prototypes: rows of a node move only between its children."""
+    features, _ = nested(200)
+    units = F.normalize(features, dim=1)
+    init = hierarchical_kmeans(features, (8, 3), order="top-down", iterations=1, seed=5)
+    coarse, fine = init.prototypes[1].clone(), init.prototypes[0].clone()
+    for _ in range(2):
+        node = [int((coarse @ row).argmax()) for row in units]
+        coarse = torch.stack([mean_direction([units[i] for i, n in enumerate(node) if n == c]) for c in range(3)])
+    node = [int((coarse @ row).argmax()) for row in units]
+    for _ in range(2):
+        leaf = []
+        for row, parent in zip(units, node, strict=True):
+            own = [child for child in range(8) if int(init.parents[0][child]) == parent]
+            leaf.append(max(own, key=lambda child: float(fine[child] @ row)))
+        fine = torch.stack([mean_direction([units[i] for i, n in enumerate(leaf) if n == c]) for c in range(8)])
+    tree = hierarchical_kmeans(features, (8, 3), order="top-down", init=init, iterations=2, tolerance=0)
+    torch.testing.assert_close(tree.prototypes[1], coarse)
+    torch.testing.assert_close(tree.prototypes[0], fine)
+    assert torch.equal(tree.parents[0], init.parents[0])
+    assert torch.equal(tree.leaves, (units @ fine.T).argmax(1))
+
+
+def test_weighted_equals_a_slow_loop_over_images() -> None:
+    """A prototype counts as many times as it has images."""
+    features, _ = nested(200)
+    init = hierarchical_kmeans(features, (20, 3), seed=5)
+    tree = hierarchical_kmeans(features, (20, 3), weighted=True, init=init, iterations=3, tolerance=0)
+    rows, weights, coarse = tree.prototypes[0], tree.sizes(0), init.prototypes[1].clone()
+    for _ in range(3):
+        node = [int((coarse @ row).argmax()) for row in rows]
+        repeated = [[rows[i]] * int(weights[i]) for i in range(20)]
+        members = [[row for i, n in enumerate(node) if n == c for row in repeated[i]] for c in range(3)]
+        coarse = torch.stack([mean_direction(own) for own in members])
+    torch.testing.assert_close(tree.prototypes[1], coarse)
+    assert torch.equal(tree.parents[0], (rows @ coarse.T).argmax(1))
+    plain = hierarchical_kmeans(features, (20, 3), init=init, iterations=3, tolerance=0)
+    assert torch.equal(plain.prototypes[0], tree.prototypes[0])
+    assert not torch.equal(plain.prototypes[1], tree.prototypes[1])
+
+
+@pytest.mark.parametrize("options", [{"order": "top-down"}, {"weighted": True}], ids=["top-down", "weighted"])
+def test_what_holds_for_every_tree(options: dict[str, Any]) -> None:
+    features, coarse = nested()
+    tree = hierarchical_kmeans(features, LEVELS, seed=1, **options)
+    assert tree.levels == LEVELS
+    assert torch.equal(tree.assign(features), tree.leaves)
+    for level, parents in enumerate(tree.parents):
+        assert len(parents.unique()) == LEVELS[level + 1]  # every node has a child
+    same = hierarchical_kmeans(features, LEVELS, seed=1, **options)
+    assert all(torch.equal(one, other) for one, other in zip(tree.prototypes, same.prototypes, strict=True))
+    places = torch.randperm(len(features), generator=torch.Generator().manual_seed(2))
+    moved = hierarchical_kmeans(features[places], LEVELS, seed=1, index=places, **options)
+    assert torch.equal(moved.leaves, tree.leaves[places])
+    best = hierarchical_kmeans(features, (12, 3), seed=1, restarts=10, **options)
+    found = torch.stack([(coarse[best.image_paths[:, 1] == node].bincount().max()) for node in range(3)])
+    assert int(found.sum()) == len(features)  # the true coarse groups
+
+
+def test_a_top_down_tree_starts_from_the_last_one_and_survives_a_node_without_children() -> None:
+    features, _ = nested()
+    first = hierarchical_kmeans(features, (24, 6), order="top-down", seed=1)
+    again = hierarchical_kmeans(features, (24, 6), order="top-down", seed=2, init=first)
+    assert float((again.leaves == first.leaves).float().mean()) > 0.9
+    childless = PrototypeTree(first.prototypes, (torch.zeros(24, dtype=torch.int64),), first.leaves)
+    tree = hierarchical_kmeans(features, (24, 6), order="top-down", seed=2, init=childless)
+    assert len(tree.parents[0].unique()) == 6
+
+
+def test_as_many_leaves_as_rows_and_repeated_rows() -> None:
+    features, _ = nested(40)
+    tree = hierarchical_kmeans(features, (40, 5), order="top-down")
+    assert torch.equal(tree.leaves.sort().values, torch.arange(40))
+    with pytest.raises(ValueError, match=r"hold only .* different directions"):
+        hierarchical_kmeans(features.repeat(2, 1), (60, 5), order="top-down")
+
+
+def test_an_unknown_order_is_refused() -> None:
+    with pytest.raises(ValueError, match="order must be bottom-up or top-down, not 'sideways'"):
+        hierarchical_kmeans(nested()[0], LEVELS, order="sideways")
