@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl import PrototypeTree, hierarchical_kmeans
+from hirl import PrototypeTree, SemanticPaths, hierarchical_kmeans
+from hirl.hierarchy.builder import HierarchicalKMeans
 
 LEVELS = (24, 6, 2)
 
@@ -29,7 +31,7 @@ def mean_direction(rows: list[Tensor]) -> Tensor:
 
 def test_top_down_equals_a_slow_loop() -> None:
     """Two steps per level from given prototypes: rows of a node move only between its children."""
-    features, _ = nested(200)
+    features = torch.randn(200, 12, generator=torch.Generator().manual_seed(0))  # without gaps between the clusters
     units = F.normalize(features, dim=1)
     init = hierarchical_kmeans(features, (8, 3), order="top-down", iterations=1, seed=5)
     coarse, fine = init.prototypes[1].clone(), init.prototypes[0].clone()
@@ -47,7 +49,12 @@ def test_top_down_equals_a_slow_loop() -> None:
     torch.testing.assert_close(tree.prototypes[1], coarse)
     torch.testing.assert_close(tree.prototypes[0], fine)
     assert torch.equal(tree.parents[0], init.parents[0])
-    assert torch.equal(tree.leaves, (units @ fine.T).argmax(1))
+    assert tree.by_path
+    best = [
+        max(range(8), key=lambda leaf: float(row @ fine[leaf] + row @ coarse[tree.parents[0][leaf]])) for row in units
+    ]
+    assert tree.leaves.tolist() == best
+    assert not torch.equal(tree.leaves, (units @ fine.T).argmax(1))
 
 
 def test_weighted_equals_a_slow_loop_over_images() -> None:
@@ -94,6 +101,22 @@ def test_a_top_down_tree_starts_from_the_last_one_and_survives_a_node_without_ch
     childless = PrototypeTree(first.prototypes, (torch.zeros(24, dtype=torch.int64),), first.leaves)
     tree = hierarchical_kmeans(features, (24, 6), order="top-down", seed=2, init=childless)
     assert len(tree.parents[0].unique()) == 6
+
+
+def test_how_a_tree_assigns_is_kept_with_it(tmp_path: Path) -> None:
+    features, _ = nested()
+    tree = hierarchical_kmeans(features, LEVELS, order="top-down", iterations=2)
+    tree.save(tmp_path / "tree.safetensors")
+    for other in (PrototypeTree.load(tmp_path / "tree.safetensors"), PrototypeTree.from_tensors(tree.tensors())):
+        assert other.by_path
+        assert torch.equal(other.assign(features), tree.leaves)
+    paths = SemanticPaths(12, LEVELS, builder=HierarchicalKMeans(order="top-down"))
+    paths.refresh(features)
+    restored = SemanticPaths(12, LEVELS)
+    restored.load_state_dict(paths.state_dict())
+    assert restored.tree is not None
+    assert restored.tree.by_path
+    assert torch.equal(restored.find_leaves(target=features), paths.find_leaves(torch.arange(len(features))))
 
 
 def test_as_many_leaves_as_rows_and_repeated_rows() -> None:

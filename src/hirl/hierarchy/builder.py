@@ -83,7 +83,7 @@ class HierarchicalKMeans(TreeBuilder):
         spherical: Keep prototypes at unit length, so that `tree.assign(features) == tree.leaves`. False: plain means,
             as in the paper, scaled to unit length at the end.
         order: "bottom-up" as in Alg. 1, or "top-down": K-means of the features into the coarsest level, then of the
-            images of each node into its children.
+            images of each node into its children. An image belongs to the path nearest to it over all levels.
         weighted: Bottom-up only: a prototype counts as many times as it has images. False as in Alg. 1, where many
             small nodes outvote a few large ones.
     """

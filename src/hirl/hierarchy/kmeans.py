@@ -93,7 +93,8 @@ class _Levels:
     def top_down(self) -> PrototypeTree:
         """Cluster the rows into the nodes of the coarsest level, then the rows of each node into its children.
 
-        At the end each row gets the leaf nearest to it, which may lie in another node than the one it was split from.
+        At the end each row gets the leaf of the path nearest to it, which may lie in another node than the one it was
+        split from.
         """
         prototypes: list[Tensor] = []
         parents: list[Tensor] = []
@@ -104,7 +105,7 @@ class _Levels:
             prototypes.insert(0, found.prototypes.rows)
             if found.prototypes.parents is not None:
                 parents.insert(0, found.prototypes.parents)
-        tree = self._tree(prototypes, parents, found.index)
+        tree = replace(self._tree(prototypes, parents, found.index), by_path=len(self.sizes) > 1)
         return replace(tree, leaves=tree.assign(self.rows.features)) if self.spherical else tree
 
     def _cluster(self, level: int, **changed: Any) -> Clusters:

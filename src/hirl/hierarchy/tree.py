@@ -14,6 +14,7 @@ from hirl.files import atomic_write
 from hirl.hierarchy.rows import Features, UnitRows, nearest
 
 FORMAT = "hirl prototype tree 1"
+BY_PATH = "by_path"  # the name of a tensor that only trees with `by_path` have in their files
 ABSENT = -1  # the leaf of an image that is not in the tree
 
 
@@ -24,11 +25,15 @@ class PrototypeTree:
     `prototypes[l]` (M_l, D) of unit length; `parents[l]` (M_l,), each node's parent at level l + 1, for all levels but
     the last; `leaves` (N,), the node at level 0 of every image, or −1 for an image that is not in the tree because it
     could not be read. A node may have no children and no images. A tree is immutable.
+
+    `by_path`: how `assign` finds the leaf of an image. False: the leaf nearest by cosine. True: the leaf whose path has
+    the largest sum of cosines over all levels, so that coarse nodes are not decided by a single leaf.
     """
 
     prototypes: tuple[Tensor, ...]
     parents: tuple[Tensor, ...]
     leaves: Tensor
+    by_path: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prototypes", tuple(self.prototypes))
@@ -112,18 +117,32 @@ class PrototypeTree:
         return torch.bincount(nodes[nodes != ABSENT], minlength=self.levels[level])
 
     def assign(self, features: Features) -> Tensor:
-        """Return the leaf (n,) nearest by cosine to each row of `features` (n, D)."""
+        """Return the leaf (n,) of each row of `features` (n, D): the nearest one, or with `by_path` the best path's."""
         rows = UnitRows(features)
         if rows.dim != self.dim:
             raise ValueError(f"features have {rows.dim} columns, but the tree's prototypes have {self.dim}")
         fault = rows.fault()
         if fault is not None:
             raise ValueError(fault)
-        prototypes = self.prototypes[0].to(rows.device).float()
         leaves = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
-        for found in nearest(rows, prototypes):
-            leaves[found.chunk] = found.which
+        if self.by_path:
+            for chunk in rows.chunks(2 * self.levels[0]):
+                leaves[chunk] = self._path_cosines(rows[chunk]).argmax(1)
+        else:
+            for found in nearest(rows, self.prototypes[0].to(rows.device).float()):
+                leaves[found.chunk] = found.which
         return leaves
+
+    def _path_cosines(self, rows: Tensor) -> Tensor:
+        """Return the sum over levels of the cosines of each unit row (n, D) with the path of each leaf (n, M_1)."""
+        above: Tensor | None = None
+        for level in reversed(range(len(self.levels))):
+            cosines = rows @ self.prototypes[level].to(rows.device).float().T
+            if above is not None:
+                cosines += above[:, self.parents[level].to(rows.device)]
+            above = cosines
+        assert above is not None
+        return above
 
     def to(self, device: str | torch.device) -> PrototypeTree:
         """Return the tree on a device."""
@@ -131,16 +150,19 @@ class PrototypeTree:
             prototypes=tuple(nodes.to(device) for nodes in self.prototypes),
             parents=tuple(parents.to(device) for parents in self.parents),
             leaves=self.leaves.to(device),
+            by_path=self.by_path,
         )
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tree as named tensors, for files and state dicts."""
         named = {f"prototypes.{level}": nodes for level, nodes in enumerate(self.prototypes)}
         named |= {f"parents.{level}": parents for level, parents in enumerate(self.parents)}
-        return named | {"leaves": self.leaves}
+        return named | {"leaves": self.leaves} | ({BY_PATH: torch.tensor(True)} if self.by_path else {})
 
     @classmethod
     def from_tensors(cls, named: dict[str, Tensor]) -> PrototypeTree:
+        named = dict(named)
+        by_path = bool(named.pop(BY_PATH, False))
         levels = sum(name.startswith("prototypes.") for name in named)
         expected = {f"prototypes.{level}" for level in range(levels)} | {"leaves"}
         expected |= {f"parents.{level}" for level in range(levels - 1)}
@@ -150,6 +172,7 @@ class PrototypeTree:
             prototypes=tuple(named[f"prototypes.{level}"] for level in range(levels)),
             parents=tuple(named[f"parents.{level}"] for level in range(levels - 1)),
             leaves=named["leaves"],
+            by_path=by_path,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.methods.base import Method
+from hirl.train.diagnostics import gradient_figures, view_agreement
 
 
 class Losses(NamedTuple):
@@ -30,6 +31,7 @@ class Losses(NamedTuple):
     target_z0: Tensor  # (B, D)
     z0: Tensor  # (B, D)
     logs: dict[str, Tensor]
+    diagnostics: dict[str, Tensor]  # empty unless they are asked for
 
 
 class Joint(nn.Module):
@@ -44,11 +46,19 @@ class Joint(nn.Module):
         self.assign = assign
 
     def forward(
-        self, views: list[Tensor], masks: list[Tensor | None], index: Tensor, step: int, negatives_seed: int
+        self,
+        views: list[Tensor],
+        masks: list[Tensor | None],
+        index: Tensor,
+        step: int,
+        negatives_seed: int,
+        *,
+        diagnose: bool = False,
     ) -> Losses:
         """Compute the losses of a batch: its views, each (B, C, s, s), and its images' positions in the data set (B,).
 
-        The negative paths depend on `negatives_seed` alone, so that all processes draw the same ones.
+        The negative paths depend on `negatives_seed` alone, so that all processes draw the same ones. `diagnose`: also
+        compute the diagnostics, if there is a tree.
         """
         output = self.method(views, masks, step)
         spd = output.loss.new_zeros(())
@@ -58,6 +68,10 @@ class Joint(nn.Module):
                 spd = self.paths(output.z0, index, generator=generator)
             else:
                 spd = self.paths(output.z0, target=output.target_z0, generator=generator)
+        diagnostics: dict[str, Tensor] = {}
+        if diagnose and self.paths is not None and self.paths.tree is not None:
+            diagnostics = gradient_figures(output.loss, spd, output.z0)
+            diagnostics |= view_agreement(self.paths.tree, output.z0, output.target_z0)
         return Losses(
             total=output.loss + spd,
             image=output.loss.detach(),
@@ -65,4 +79,5 @@ class Joint(nn.Module):
             target_z0=output.target_z0.detach(),
             z0=output.z0.detach(),
             logs={name: value.detach() for name, value in output.logs.items()},
+            diagnostics=diagnostics,
         )

@@ -37,6 +37,7 @@ from hirl.train.streams import FORWARD, KMEANS, NEGATIVES
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
 SAMPLE_SIZE = 2048  # images per epoch whose z⁰ is checked for collapse
+DIAGNOSED = 8  # steps per epoch whose gradients are compared
 COMPARED = 512  # most images per tree whose leaf from the bank is compared with that of the clean image
 
 
@@ -196,10 +197,11 @@ class Loop:
         torch.manual_seed(mix_seed(self.seed, FORWARD, self.step))
         self._rates = self._set_rates()
         found: list[Losses] = []
+        diagnose = self.step % max(1, self.plan.steps_per_epoch // DIAGNOSED) == 0
         for place, part in enumerate(parts):
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(parts)):
                 seed = mix_seed(self.seed, NEGATIVES, self.step, place)
-                losses = self.module(part.views, part.masks, part.index, self.step, seed)
+                losses = self.module(part.views, part.masks, part.index, self.step, seed, diagnose=diagnose)
                 # Before the update, so that no weight is touched; a GPU is not made to wait at every step.
                 if self.fabric.device.type == "cpu" or self.step % SYNC_EVERY == 0:
                     self._check_finite(losses, part)

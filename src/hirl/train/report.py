@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -70,6 +71,7 @@ class Reporter:
         self._epoch_start = None if start % plan.steps_per_epoch else time.monotonic()
         self._clear_sums()
         self._last_figures: dict[str, float] = {}
+        self._diagnostics: list[dict[str, Tensor]] = []  # of the steps of this epoch that have them
 
     def _clear_sums(self) -> None:
         self._sums: dict[str, Tensor] = {}
@@ -80,6 +82,8 @@ class Reporter:
         for name, value in named.items():
             # Summed on the device: reading a value would make every step wait for it.
             self._sums[name] = self._sums[name] + value if name in self._sums else value
+        if losses.diagnostics:
+            self._diagnostics.append(losses.diagnostics)
         self._steps += 1
         self._images += images
         self._data_seconds += data_seconds
@@ -139,7 +143,8 @@ class Reporter:
 
     def on_epoch_end(self, epoch: int, step: int, sample: list[Tensor]) -> None:
         health = check_representations(sample)
-        figures = dict(health.figures)
+        figures = dict(health.figures) | _means(self._diagnostics)
+        self._diagnostics = []
         if self._epoch_start is not None:
             figures["seconds_epoch"] = time.monotonic() - self._epoch_start
         knn = None if self.evaluate is None else self.evaluate(epoch)
@@ -167,6 +172,10 @@ class Reporter:
     def __exit__(self, *_: object) -> None:
         self.bar.stop()
         self.board.close()
+
+
+def _means(measured: list[dict[str, Tensor]]) -> dict[str, float]:
+    return {name: float(torch.stack([one[name] for one in measured]).mean()) for name in (measured or [{}])[0]}
 
 
 def _wandb(project: str, run: Run) -> Any:

@@ -1,0 +1,47 @@
+"""Why HIRL does or does not help: how hard both losses pull at z⁰, if in one direction, and how stable leaves are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from hirl.hierarchy.tree import PrototypeTree
+
+# Steps of autograd between the network's output for all views and z⁰ of the first: parts of a tensor, and casts.
+PARTS = ("Slice", "Split", "UnsafeSplit", "Select", "Unbind", "ToCopy", "Alias", "View")
+
+
+def gradient_figures(loss_image: Tensor, loss_spd: Tensor, z0: Tensor) -> dict[str, Tensor]:
+    """Return the norms of both losses' gradients at z⁰ (B, D) and their cosine; nothing if L_img does not pass there.
+
+    Only the part of the graph between z⁰ and the losses is gone through, and it stays.
+    """
+    edge = get_gradient_edge(z0)
+    image = _gradient(loss_image, edge)
+    while image is None:  # the method's loss is computed from a tensor that z⁰ is a part of
+        above, number = edge.node.next_functions[0]
+        if not edge.node.name().startswith(PARTS) or above is None:
+            return {}
+        edge = GradientEdge(above, number)
+        image = _gradient(loss_image, edge)
+    spd = _gradient(loss_spd, edge)
+    if spd is None:
+        return {}
+    image, spd = image.float()[: len(z0)].flatten(), spd.float()[: len(z0)].flatten()
+    return {
+        "gradient_image": image.norm(),
+        "gradient_spd": spd.norm(),
+        "gradient_cosine": torch.cosine_similarity(image, spd, dim=0),
+    }
+
+
+def _gradient(loss: Tensor, edge: GradientEdge) -> Tensor | None:
+    (found,) = torch.autograd.grad(loss, [edge], retain_graph=True, allow_unused=True)
+    return found
+
+
+def view_agreement(tree: PrototypeTree, z0: Tensor, target_z0: Tensor) -> dict[str, Tensor]:
+    """Return the share of images whose two views, z⁰ (B, D) each, have the same leaf and the same coarsest node."""
+    same = tree.path(tree.assign(z0.detach())) == tree.path(tree.assign(target_z0))
+    return {"view_agreement": same[:, 0].float().mean(), "view_agreement_coarsest": same[:, -1].float().mean()}
