@@ -16,7 +16,7 @@ from torch import Tensor
 from hirl import PrototypeTree
 from hirl.data.sources.arrays import ArrayImages
 from hirl.evals.base import Subject
-from hirl.evals.tree import FLAT, TREE, WARD, TreeAgreement
+from hirl.evals.tree import FLAT, REBUILT, TREE, WARD, TreeAgreement, _ward
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
 from hirl.metrics.clustering import mutual_information
@@ -219,11 +219,25 @@ def test_another_builder_makes_the_tree_and_not_the_references(coloured_subject:
 def test_the_references_share_one_sample(coloured_subject: Callable[..., Subject]) -> None:
     subject = grown_subject(coloured_subject)
     result = TreeAgreement(levels=(12, 6, 2), sample=60).run(subject)
-    N = len(subject.test)
-    counts = {(row["tree"], row["images"]) for row in result.rows if "AMI" in row}
-    assert counts == {(TREE, N), (TREE, 60), (WARD, 60), (FLAT, 60)}
-    for level in range(3):
-        assert len({row["nodes"] for row in by(result.rows, images=60, level=level)}) == 1
+    N = len(subject.train)
+    counts = {(row["tree"], row["built over"]) for row in result.rows if "AMI" in row}
+    assert counts == {(TREE, N), (REBUILT, 60), (WARD, 60), (FLAT, 60)}
+    other = TreeAgreement(levels=(12, 6, 2), sample=40).run(subject)
+    assert by(other.rows, tree=TREE, level=0) == by(result.rows, tree=TREE, level=0)
+    small = TreeAgreement(levels=(24, 6, 2), sample=40).run(subject)  # too small a sample for 24 nodes
+    assert max(row["nodes"] for row in by(small.rows, tree=WARD, labels="2 classes") if "nodes" in row) < 24
+
+
+def test_a_test_image_goes_to_wards_cluster_of_its_neighbours() -> None:
+    features, labels = grown(8, 0)
+    tree = _ward(features, (12, 2))
+    assert tree.levels == (12, 2)
+    test, truth = grown(5, 1)
+    for rows, classes in ((features, labels), (test, truth)):
+        found = tree.paths[tree.assign(rows)]
+        assert purity(found[:, 0], classes[:, 0]) == 1
+        assert purity(found[:, 1], classes[:, 2]) == 1
+    assert torch.equal(tree.assign(features), tree.leaves)
 
 
 def test_levels_that_are_not_nested_have_no_heights(coloured_subject: Callable[..., Subject]) -> None:

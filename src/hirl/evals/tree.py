@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -21,20 +22,22 @@ from hirl.metrics.neighbours import nearest_rows
 from hirl.terminal.figures import Figure, score, share
 
 SHUFFLES = 5  # of the labels, for the figure at chance
-TREE, WARD, FLAT = "tree", "Ward linkage", "flat K-means"
+TREE, REBUILT, WARD, FLAT = "tree", "tree of a sample", "Ward linkage", "flat K-means"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeAgreement(Evaluation):
     """The tree over the training images, with the test images assigned to it, against the labels of the test images.
 
-    Two references are built from the test images themselves, with as many nodes per level: Ward linkage, and one flat
-    K-means per level. A baseline, or an encoder without a run, gets a tree over the features of its training images.
+    Two references have as many nodes per level: Ward linkage, and one flat K-means per level. They and another tree are
+    built from the same sample of the training images, and the same test images are assigned to each. A baseline, or an
+    encoder without a run, gets a tree over the features of its training images.
 
     Args:
         levels: Nodes per level, fine to coarse, of a tree that is built here; by default fitted to the images.
         rebuild: Build the tree here even for a run that has one.
-        sample: Most test images that the references are built from and that neighbours are retrieved for.
+        sample: Most training images that the references are built from, and test images that neighbours are retrieved
+            for.
         neighbours: Training images to retrieve per test image.
         builder: Builds the tree; if it is K-means, the flat K-means of the reference has the same settings.
     """
@@ -63,33 +66,31 @@ class TreeAgreement(Evaluation):
         tree, origin = self._tree(subject)
         subject.progress(self.name, 0, 4)
         features = _finest(subject, "test")
-        paths = tree.paths.cpu()[tree.assign(features).cpu()]  # (N, L)
-        some = _sample(len(labels), self.sample, subject.seed)
-
-        trees = {(TREE, len(labels)): (paths, labels)}
-        if len(some) < len(labels):
-            trees[TREE, len(some)] = (paths[some], labels[some])
-        sizes = [len(nodes.unique()) for nodes in paths[some].T]
-        trees[WARD, len(some)] = (_ward(features[some], sizes), labels[some])
-        subject.progress(self.name, 1, 4)
-        flat = {(FLAT, len(some)): (self._flat(features[some], sizes, subject.seed), labels[some])}
+        trees = {(TREE, tree.count): _paths(tree, features)}  # (N, L)
+        references, flat = self._references(subject, tree.levels, features)
+        trees |= references
         subject.progress(self.name, 2, 4)
 
-        rows = [row for key, pair in (trees | flat).items() for row in _level_rows(*key, *pair, names, subject.seed)]
-        rows += [row for key, pair in trees.items() for row in _tree_rows(*key, *pair, names, subject.seed)]
+        rows = [
+            row
+            for key, paths in (trees | flat).items()
+            for row in _level_rows(*key, paths, labels, names, subject.seed)
+        ]
+        rows += [row for key, paths in trees.items() for row in _tree_rows(*key, paths, labels, names, subject.seed)]
         nested = is_nested(labels)
         if nested:
+            heights = {key: rank_correlation(height_table(paths, labels)) for key, paths in trees.items()}
             rows += [
-                {"tree": of, "images": images, "height correlation": score(rank_correlation(height_table(*pair)))}
-                for (of, images), pair in trees.items()
+                {"tree": of, "built over": images, "height correlation": score(value)}
+                for (of, images), value in heights.items()
             ]
         subject.progress(self.name, 3, 4)
-        rows += self._retrieval(subject, train_labels, labels, some, names)
+        rows += self._retrieval(subject, train_labels, labels, names)
         subject.progress(self.name, 4, 4)
         chosen: dict[str, Any] = {TREE: origin, "levels": list(tree.levels)}
         if not nested:
             chosen["height correlation"] = "none, because the label levels are not nested"
-        return _summary(rows, names, len(labels), chosen)
+        return _summary(rows, names, chosen)
 
     def _tree(self, subject: Subject) -> tuple[PrototypeTree, str]:
         if subject.tree is not None and not self.rebuild:
@@ -107,16 +108,28 @@ class TreeAgreement(Evaluation):
         built = self.builder(features, levels, seed=subject.seed, progress=progress)
         return built, f"built over {len(features):,} training images"
 
-    def _flat(self, features: Tensor, sizes: list[int], seed: int) -> Tensor:
-        """(n, L): the clusters of one K-means per level, which need not be nested."""
-        build = self.builder if isinstance(self.builder, HierarchicalKMeans) else HierarchicalKMeans()
-        return torch.stack([build(features, (size,), seed=seed).leaves for size in sizes], dim=1)
+    def _references(
+        self, subject: Subject, levels: tuple[int, ...], test: Tensor
+    ) -> tuple[dict[tuple[str, int], Tensor], dict[tuple[str, int], Tensor]]:
+        """Trees, and flat clusters, of one sample of the training images: the paths (N, L) of the test images.
 
-    def _retrieval(
-        self, subject: Subject, train_labels: Tensor, labels: Tensor, some: Tensor, names: list[str]
-    ) -> list[Row]:
+        The levels are those of the tree; of too small a sample, levels that fit it.
+        """
+        features = _finest(subject, "train")
+        features = features[_sample(len(features), self.sample, subject.seed)]
+        n = len(features)
+        sizes = levels if 2 * levels[0] <= n else tuple(suggest_levels(n))
+        rebuilt = self.builder(features, sizes, seed=subject.seed)
+        subject.progress(self.name, 1, 4)
+        trees = {(REBUILT, n): _paths(rebuilt, test), (WARD, n): _paths(_ward(features, sizes), test)}
+        build = self.builder if isinstance(self.builder, HierarchicalKMeans) else HierarchicalKMeans()
+        flat = [_paths(build(features, (size,), seed=subject.seed), test) for size in sizes]
+        return trees, {(FLAT, n): torch.cat(flat, dim=1)}
+
+    def _retrieval(self, subject: Subject, train_labels: Tensor, labels: Tensor, names: list[str]) -> list[Row]:
         """The share of each image's neighbours that are of its class, by every representation there is."""
         rows: list[Row] = []
+        some = _sample(len(labels), self.sample, subject.seed)
         for source, (gallery, queries) in _representations(subject, some).items():
             correct = torch.zeros(labels.shape[1], dtype=torch.float64)
             for found in nearest_rows(gallery, queries, self.neighbours):
@@ -159,13 +172,32 @@ def _sample(N: int, count: int, seed: int) -> Tensor:
     return order[:count].sort().values
 
 
-def _ward(features: Tensor, sizes: list[int]) -> Tensor:
-    """(n, L): Ward's tree over unit features, cut into the given number of clusters per level."""
+def _paths(tree: PrototypeTree, features: Tensor) -> Tensor:
+    """(N, L): the path of each image, by the tree's own way to assign."""
+    return tree.paths.cpu()[tree.assign(features).cpu()]
+
+
+def _ward(features: Tensor, sizes: Sequence[int]) -> PrototypeTree:
+    """Ward's tree over unit features, cut into at most the given number of clusters per level."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
-    merges = linkage(F.normalize(features.double(), dim=1).cpu().numpy(), method="ward")
+    units = F.normalize(features.double(), dim=1).cpu()
+    merges = linkage(units.numpy(), method="ward")
     cuts = [torch.from_numpy(fcluster(merges, size, criterion="maxclust")).long() - 1 for size in sizes]
-    return torch.stack(cuts, dim=1)
+    counts = [int(cut.max()) + 1 for cut in cuts]
+    sums = [
+        units.new_zeros(count, units.shape[1]).index_add_(0, cut, units)
+        for count, cut in zip(counts, cuts, strict=True)
+    ]
+    parents = [torch.zeros(count, dtype=torch.int64) for count in counts[:-1]]
+    for below, (fine, coarse) in zip(parents, pairwise(cuts), strict=True):
+        below[fine] = coarse
+    return PrototypeTree(
+        prototypes=tuple(F.normalize(level, dim=1).float() for level in sums),
+        parents=tuple(parents),
+        leaves=cuts[0],
+        by_path=len(cuts) > 1,
+    )
 
 
 def _level_rows(of: str, images: int, paths: Tensor, labels: Tensor, names: list[str], seed: int) -> list[Row]:
@@ -178,7 +210,7 @@ def _level_rows(of: str, images: int, paths: Tensor, labels: Tensor, names: list
             found = mutual_information(nodes, truth) | {"purity": purity(nodes, truth)}
             found |= {"chance": _by_chance(purity, nodes, truth, seed)}
             figures = {figure: share(value) for figure, value in found.items()}
-            rows.append({"tree": of, "images": images, "level": level, "nodes": count, "labels": name} | figures)
+            rows.append({"tree": of, "built over": images, "level": level, "nodes": count, "labels": name} | figures)
     return rows
 
 
@@ -187,7 +219,7 @@ def _tree_rows(of: str, images: int, paths: Tensor, labels: Tensor, names: list[
     return [
         {
             "tree": of,
-            "images": images,
+            "built over": images,
             "labels": name,
             "dendrogram purity": share(dendrogram_purity(paths, labels[:, which])),
             "chance": share(_by_chance(dendrogram_purity, paths, labels[:, which], seed)),
@@ -203,9 +235,9 @@ def _by_chance(figure: Callable[[Tensor, Tensor], float], tree: Tensor, labels: 
     return sum(figure(tree, drawn) for drawn in shuffled) / SHUFFLES
 
 
-def _summary(rows: list[Row], names: list[str], images: int, chosen: dict[str, Any]) -> Result:
-    """The headline: of the tree over all test images, the best level per label level and the figures of the tree."""
-    own = [row for row in rows if row.get("tree") == TREE and row["images"] == images]
+def _summary(rows: list[Row], names: list[str], chosen: dict[str, Any]) -> Result:
+    """The headline: of the tree, the best level per label level and the figures of all levels together."""
+    own = [row for row in rows if row.get("tree") == TREE]
     headline: dict[str, Figure] = {}
     for name in names:
         best = max((row for row in own if "AMI" in row and row["labels"] == name), key=lambda row: float(row["AMI"]))
