@@ -140,6 +140,12 @@ class Method(nn.Module, ABC):
     def after_step(self, step: int) -> None:
         """Called after the optimiser: update momentum encoders, centres, queues, prototypes."""
 
+    def skip_step(self) -> None:
+        """Called in place of `before_update` and `after_step` if gradients overflowed: forget what `forward` collected.
+
+        Buffers that `forward` changed are restored by the caller.
+        """
+
     @property
     def arguments(self) -> dict[str, Any]:
         """The constructor's arguments and their values as plain data, which YAML preserves."""

@@ -63,8 +63,11 @@ class RunningSum:
         if self.total is None:
             return None
         mean = ranks.mean(self.total / self.count)
-        self.total, self.count = None, 0
+        self.clear()
         return mean
+
+    def clear(self) -> None:
+        self.total, self.count = None, 0
 
 
 class SelfDistillation(Method):
@@ -234,6 +237,10 @@ class SelfDistillation(Method):
             mean = self._collected[name].take()
             if mean is not None:
                 self.get_buffer(name).lerp_(mean, 1 - self.centre_momentum)
+
+    def skip_step(self) -> None:
+        for collected in self._collected.values():
+            collected.clear()
 
     # Optimiser
 
