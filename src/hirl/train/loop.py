@@ -217,6 +217,7 @@ class Loop:
         taken = self.loss_scale.unscale()
         if taken:
             self.method.before_update(self.step)
+            self.method.clip_gradients(self.joint.parameters())
             self.optimiser.step()
             self.method.after_step(self.step)
             self._keep_features(parts, found)

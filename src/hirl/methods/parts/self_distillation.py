@@ -212,13 +212,16 @@ class SelfDistillation(Method):
 
     # Update
 
-    @torch.no_grad()
     def before_update(self, step: int) -> None:
-        """Keep the prototypes fixed in the first epochs and clip each parameter's gradient separately."""
+        """Keep the prototypes fixed in the first epochs."""
         if step < self.frozen_epochs * self.plan.steps_per_epoch:
             for head in self.student.heads:
                 head.last_layer.weight.grad = None
-        gradients = [weight.grad for weight in self.parameters() if weight.grad is not None]
+
+    @torch.no_grad()
+    def clip_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Clip the gradient of each parameter tensor separately."""
+        gradients = [weight.grad for weight in parameters if weight.grad is not None]
         if self.clip is not None and gradients:
             norms = torch.stack(torch._foreach_norm(gradients))
             factors = (self.clip / (norms + 1e-6)).clamp(max=1)
