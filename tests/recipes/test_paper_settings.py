@@ -81,7 +81,7 @@ PAPER = {
     "dino": Row("DINO", VIT, 256, BROAD, 100, 2, 40, 400, 1024, "AdamW", 0.0, 3e-3, 2e-6, 10, (0.04, 0.4),
                 TEN, {"prototypes": 65536} | DISTILLED),
     "ibot": Row("IBOT", VIT, 256, FINE, 100, 2, 40, 400, 1024, "AdamW", 0.0, 3e-3, 2e-6, 10, (0.04, 0.4),
-                TEN, {"prototypes": 8192, "shared_head": True} | DISTILLED),
+                TEN, {"prototypes": 8192, "shared_head": True, "separate_patch_head": False} | DISTILLED),
 }
 # fmt: on
 

@@ -41,7 +41,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "SwAV": {**RESNET, **HEAD, "queue_length": 128, "queue_epoch": 1, "frozen_epochs": 0.5, "lr": 30.0},
     "MoCoV3": {**VIT, "dim": 16, "hidden": 32, "momentum": 0.9, "warmup_epochs": 1, "lr": 0.01},
     "DINO": {**VIT, **HEAD, "teacher_momentum": 0.9},
-    "IBOT": {**VIT, **HEAD, "teacher_momentum": 0.9, "frozen_epochs": 1, "shared_head": False},
+    "IBOT": {**VIT, **HEAD, "teacher_momentum": 0.9, "frozen_epochs": 1, "separate_patch_head": True},
 }
 
 

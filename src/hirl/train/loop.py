@@ -275,7 +275,7 @@ class Loop:
 
         `plan` and `levels` are for readers of the checkpoint: a loop is built with its own.
         """
-        if self.paths is not None and state["levels"] is None:
+        if self.paths is not None and state.get("levels", self.paths.levels) is None:  # not in older checkpoints
             state = with_heads(state, self.state_dict())
         if self.keep_bank and not state["bank"]:  # the run began without one: it cannot be made up
             self.bank = None
