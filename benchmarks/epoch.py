@@ -94,8 +94,9 @@ def make_arm(name: str, images: ImageSet, hierarchy: Hierarchy | None, epochs: i
     watch.wrap(loop.joint, "forward", "SPD")
     watch.wrap(method, "forward", "forward")
     watch.wrap(loop.fabric, "backward", "backward")
-    for owner, step in ((loop.optimiser, "step"), (method, "before_update"), (method, "after_step")):
-        watch.wrap(owner, step, "update")
+    watch.wrap(loop.optimiser, "step", "update")
+    for step in ("before_update", "clip_gradients", "after_step"):
+        watch.wrap(method, step, "update")
     return loop, watch
 
 

@@ -144,7 +144,7 @@ def lightly_ibot(method: IBOT, size: int) -> tuple[Transform, Step]:
     )
     side = size // (patch_size(student.vit) or 1)
     heads = dino_heads(method, width(student.vit))
-    patch_heads = heads if method.shared_head else dino_heads(method, width(student.vit))
+    patch_heads = dino_heads(method, width(student.vit)) if method.separate_patch_head else heads
     for network in (teacher, heads[1], patch_heads[1]):
         deactivate_requires_grad(network)
     of_crops, of_patches = DINOLoss(output_dim=method.prototypes), IBOTPatchLoss(output_dim=method.prototypes)

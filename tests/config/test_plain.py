@@ -50,6 +50,22 @@ def test_options_of_earlier_versions_are_brought_up_to_date() -> None:
     assert upgrade({"hierarchy": None}) == {"hierarchy": None}
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"shared_head": True}, {"shared_head": True, "separate_patch_head": False}),
+        ({"shared_head": False}, {"shared_head": True, "separate_patch_head": True}),
+        ({"shared_head": False, "separate_patch_head": False}, {"shared_head": False, "separate_patch_head": False}),
+    ],
+)
+def test_a_run_whose_patches_had_a_head_of_their_own_keeps_it(old: dict[str, bool], new: dict[str, bool]) -> None:
+    """Before, `shared_head: false` separated the head, not its last layer."""
+    described = {"class_path": "hirl.methods.ibot.IBOT", "init_args": old}
+    rest = {"data": "x", "hierarchy": None, "precision": "32-true", "accumulate": 1, "init_from": None}
+    assert upgrade({"method": described, **rest})["method"]["init_args"] == new
+    assert upgrade({"method": described})["method"] == described  # a recipe of today
+
+
 def test_objects_come_back_from_yaml() -> None:
     method = hirl.methods.DINO(dim=64, backbone_args={"img_size": 32})
     hierarchy = hirl.Hierarchy(levels=(12, 4), builder=HierarchicalKMeans(restarts=3))

@@ -49,6 +49,7 @@ def take_step(method: Method, optimiser: torch.optim.Optimizer, parts: list[list
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= dist.get_world_size()
     method.before_update(step)
+    method.clip_gradients(method.parameters())
     optimiser.step()
     optimiser.zero_grad()
     method.after_step(step)

@@ -47,7 +47,11 @@ def hidden_of(masks: list[Tensor | None]) -> Tensor:
 def test_published_settings() -> None:
     method = IBOT()
     method.plan = Plan(epochs=400, steps_per_epoch=1251, batch_size=1024, image_size=224)
-    assert method.arguments == DINO().arguments | {"prototypes": 8192, "shared_head": True}
+    assert method.arguments == DINO().arguments | {
+        "prototypes": 8192,
+        "shared_head": True,
+        "separate_patch_head": False,
+    }
     assert method.peak_lr == pytest.approx(3e-3)
     views = method.views(224)
     assert [view.size for view in views] == [224] * 2 + [96] * 10
@@ -191,7 +195,7 @@ def test_mask_token_starts_at_0_trains_decays_and_is_no_part_of_the_encoder(
     gradient = method.mask_token.grad
     assert gradient is not None
     gradient.mul_(1e6)
-    method.before_update(0)
+    method.clip_gradients(method.parameters())
     assert float(gradient.norm()) == pytest.approx(0.3, rel=1e-4)
 
 
@@ -211,6 +215,7 @@ def test_centres_follow_crops_and_all_patches(small: dict[str, dict[str, Any]], 
             part = [view.chunk(2)[half] for view in views]
             method(part, [mask if mask is None else mask.chunk(2)[half] for mask in masks], step).loss.backward()
         method.before_update(step)
+        method.clip_gradients(method.parameters())
         optimiser.step()
         method.after_step(step)
         expected = [0.9 * centre + 0.1 * mean for centre, mean in zip(expected, means, strict=True)]
@@ -221,19 +226,49 @@ def test_centres_follow_crops_and_all_patches(small: dict[str, dict[str, Any]], 
 # The networks
 
 
-def test_patches_may_have_a_head_of_their_own(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, generator: torch.Generator
-) -> None:
-    method = run.built("IBOT", small["IBOT"] | {"shared_head": False, "head_batch_norm": True}, plan)
-    student, teacher = method.student, method.teacher
-    assert student.patch_head is not student.head
-    for name, weight in student.own_patch_head.state_dict().items():
-        assert torch.equal(weight, teacher.own_patch_head.state_dict()[name])
+def masked_forward(method: IBOT, plan: Plan, generator: torch.Generator) -> None:
+    """A forward and a backward pass with some hidden patches."""
     views = [torch.randn(plan.batch_size, 3, view.size, view.size, generator=generator) for view in method.views(32)]
     side = 32 // 8
     masks = [torch.rand(plan.batch_size, side, side, generator=generator) < 0.3 for _ in range(2)]
-    output = method(views, [*masks, *[None] * (len(views) - 2)], 0)
-    output.loss.backward()
+    method([*views], [*masks, *[None] * (len(views) - 2)], 0).loss.backward()
+
+
+def test_patches_may_have_a_last_layer_of_their_own(
+    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, generator: torch.Generator
+) -> None:
+    """The option of the original: the layers before it are shared."""
+    method = run.built("IBOT", small["IBOT"] | {"shared_head": False}, plan)
+    student, teacher = method.student, method.teacher
+    assert student.own_patch_head is None
+    assert student.patch_mlp is student.head.mlp
+    assert student.patch_layer is not student.head.last_layer
+    assert student.patch_layer.weight.shape == (method.prototypes, method.dim)
+    assert torch.equal(student.patch_layer.weight, teacher.patch_layer.weight)
+    layers = [student.head.last_layer, student.patch_layer]
+    # Hidden patches teach the patches' layer alone, crops the crops' layer alone.
+    tokens_of_patches = torch.randn(6, 32, generator=generator)
+    expected = student.patch_layer(torch.nn.functional.normalize(student.head.mlp(tokens_of_patches), dim=1))
+    assert not torch.allclose(expected, student.head(tokens_of_patches)[1])
+    masked_forward(method, plan, generator)
+    assert all(layer.weight.grad is not None for layer in layers)
+    method.before_update(0)
+    assert all(layer.weight.grad is None for layer in layers)
+    shared = run.built("IBOT", small["IBOT"], plan)
+    more = method.prototypes * method.dim
+    assert sum(w.numel() for w in student.parameters()) == sum(w.numel() for w in shared.student.parameters()) + more
+
+
+def test_patches_may_have_a_head_of_their_own(
+    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, generator: torch.Generator
+) -> None:
+    method = run.built("IBOT", small["IBOT"] | {"separate_patch_head": True, "head_batch_norm": True}, plan)
+    student, teacher = method.student, method.teacher
+    assert student.patch_mlp is not student.head.mlp
+    assert student.patch_layer is not student.head.last_layer
+    for name, weight in student.own_patch_head.state_dict().items():
+        assert torch.equal(weight, teacher.own_patch_head.state_dict()[name])
+    masked_forward(method, plan, generator)
     heads = (student.head, student.own_patch_head)
     assert all(weight.grad is not None for head in heads for weight in head.parameters())
     method.before_update(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ class Row:
     warmup_epochs: int
     weight_decay: tuple[float, float]  # at the first and at the last step
     sizes: tuple[int, ...]  # of the views
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # all others of the method; learning rates are for 256 images
 
 
 DISTILLED = {
@@ -50,6 +50,14 @@ DISTILLED = {
     "drop_path": 0.1,
     "clip": 0.3,
     "hidden": 2048,
+    "head_batch_norm": False,
+    "local_crops": 10,
+    "local_size": 96,
+    "lr": 3e-3 / 4,
+    "final_lr": 2e-6,
+    "warmup_epochs": 10,
+    "weight_decay": 0.04,
+    "final_weight_decay": 0.4,
 }
 FINE, BROAD = (30000, 10000, 1000), (30000, 10000, 5000)
 PAIR, SIX, TEN = (224,) * 2, (224,) * 2 + (96,) * 6, (224,) * 2 + (96,) * 10
@@ -57,18 +65,23 @@ VIT = "vit_base_patch16_224"
 # fmt: off
 PAPER = {
     "moco_v2": Row("MoCoV2", "resnet50", 128, FINE, 1000, 2, 20, 200, 256, "SGD", 0.03, 0.03, 0.0, 0, (1e-4, 1e-4),
-                   PAIR, {"queue_length": 65536, "momentum": 0.999, "temperature": 0.2, "sgd_momentum": 0.9}),
+                   PAIR, {"queue_length": 65536, "momentum": 0.999, "temperature": 0.2, "sgd_momentum": 0.9,
+                          "hidden": None, "bn_splits": 8, "lr": 0.03, "weight_decay": 1e-4, "warmup_epochs": 0}),
     "simsiam": Row("SimSiam", "resnet50", 2048, FINE, 1000, 2, 20, 200, 512, "SGD", 0.1, 0.1, 0.0, 0, (1e-4, 1e-4),
-                   PAIR, {"predictor_hidden": 512, "sgd_momentum": 0.9}),
+                   PAIR, {"predictor_hidden": 512, "sgd_momentum": 0.9, "hidden": None, "lr": 0.05,
+                          "weight_decay": 1e-4, "warmup_epochs": 0}),
     "swav": Row("SwAV", "resnet50", 128, FINE, 1000, 2, 20, 200, 4096, "LARS", 0.3, 4.8, 4.8e-3, 10, (1e-6, 1e-6),
                 SIX, {"prototypes": 3000, "epsilon": 0.05, "iterations": 3, "temperature": 0.1, "frozen_epochs": 1,
-                      "queue_length": 0, "hidden": 2048, "sgd_momentum": 0.9}),
+                      "queue_length": 0, "queue_epoch": 15, "hidden": 2048, "head_batch_norm": False,
+                      "local_crops": 6, "local_size": 96, "sgd_momentum": 0.9, "lr": 4.8 / 16, "start_lr": 0.3 / 16,
+                      "final_lr": 4.8e-3 / 16, "warmup_epochs": 10, "weight_decay": 1e-6}),
     "moco_v3": Row("MoCoV3", VIT, 256, BROAD, 100, 5, 20, 400, 4096, "AdamW", 0.0, 1.6e-3, 0.0, 40, (0.1, 0.1),
-                   PAIR, {"momentum": 0.99, "temperature": 0.2, "hidden": 4096}),
+                   PAIR, {"momentum": 0.99, "temperature": 0.2, "hidden": 4096, "lr": 1.6e-3 / 16, "warmup_epochs": 40,
+                          "weight_decay": 0.1}),
     "dino": Row("DINO", VIT, 256, BROAD, 100, 2, 40, 400, 1024, "AdamW", 0.0, 3e-3, 2e-6, 10, (0.04, 0.4),
                 TEN, {"prototypes": 65536} | DISTILLED),
     "ibot": Row("IBOT", VIT, 256, FINE, 100, 2, 40, 400, 1024, "AdamW", 0.0, 3e-3, 2e-6, 10, (0.04, 0.4),
-                TEN, {"prototypes": 8192} | DISTILLED),
+                TEN, {"prototypes": 8192, "shared_head": True, "separate_patch_head": False} | DISTILLED),
 }
 # fmt: on
 
@@ -84,16 +97,30 @@ def test_every_value_is_the_papers(name: str) -> None:
     row, options = PAPER[name], hirl.recipe(f"imagenet/{name}")
     method, hierarchy = options["method"], options["hierarchy"]
     assert type(method).__name__ == row.method
-    assert (method.backbone, method.dim) == (row.backbone, row.dim)
-    assert (hierarchy.levels, hierarchy.negatives) == (row.levels, row.negatives)
+    network = {"backbone": row.backbone, "backbone_args": None, "dim": row.dim}
+    assert method.arguments == network | row.arguments
     assert hierarchy.levels_for(IMAGES) == row.levels
-    assert hierarchy.head_layers == row.head_layers
-    assert hierarchy.start_for(row.epochs) == row.start_epoch
-    assert hierarchy.assign == ("step" if name == "swav" else "stored")
-    assert hierarchy.weight == 1
     assert (options["epochs"], options["batch_size"], options["image_size"]) == (row.epochs, row.batch_size, 224)
-    assert {key: getattr(method, key) for key in row.arguments} == row.arguments
+    assert options.keys() == {"method", "hierarchy", "epochs", "batch_size", "image_size"}
     assert tuple(view.size for view in method.views(224)) == row.sizes
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_setting_of_the_hierarchy_is_the_papers(name: str) -> None:
+    row, hierarchy = PAPER[name], hirl.recipe(f"imagenet/{name}")["hierarchy"]
+    settings = {field.name: getattr(hierarchy.resolved(IMAGES, row.epochs), field.name) for field in fields(hierarchy)}
+    builder = settings.pop("builder")
+    assert settings == {
+        "levels": row.levels,
+        "negatives": row.negatives,
+        "start_epoch": row.start_epoch,
+        "head_layers": row.head_layers,
+        "weight": 1.0,  # Eq. 4
+        "features": "pass",  # Alg. 2
+        "assign": "step" if name == "swav" else "stored",
+    }
+    assert isinstance(builder, hirl.HierarchicalKMeans)
+    assert (builder.order, builder.weighted) == ("bottom-up", False)  # Alg. 1
 
 
 @pytest.mark.parametrize("name", PAPER)

@@ -1,7 +1,7 @@
 """Small runs, each in a process of its own that can be killed at a given point; used by test_killed.py.
 
-As a script it reads jobs from stdin, one line of JSON per job: method, folder, where and at. For each it forks, which
-saves the run the time for imports and for drawing images, and prints the exit code and output of the process.
+As a script it reads jobs from stdin, one line of JSON per job: method, folder, where, at and half. For each it forks,
+which saves the run the time for imports and for drawing images, and prints the exit code and output of the process.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
 
 from hirl import methods
 from hirl.data import Shapes
 from hirl.hierarchy.settings import Hierarchy
 from hirl.runs import checkpoint
-from hirl.train import loop
+from hirl.train import loop, processes
 from hirl.train.pretrain import pretrain
 
 EPOCHS, BATCH, IMAGES = 4, 16, 100
@@ -39,7 +41,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "SwAV": {**RESNET, **HEAD, "queue_length": 128, "queue_epoch": 1, "frozen_epochs": 0.5, "lr": 30.0},
     "MoCoV3": {**VIT, "dim": 16, "hidden": 32, "momentum": 0.9, "warmup_epochs": 1, "lr": 0.01},
     "DINO": {**VIT, **HEAD, "teacher_momentum": 0.9},
-    "IBOT": {**VIT, **HEAD, "teacher_momentum": 0.9, "frozen_epochs": 1, "shared_head": False},
+    "IBOT": {**VIT, **HEAD, "teacher_momentum": 0.9, "frozen_epochs": 1, "separate_patch_head": True},
 }
 
 
@@ -114,7 +116,19 @@ def arm(where: str, at: int) -> None:
         checkpoint.torch.save = saved  # type: ignore[attr-defined]
 
 
-def train(images: Shapes, *, method: str, folder: str, where: str, at: int) -> None:
+def use_float16() -> None:
+    """Train in float16, which Fabric does not offer on a CPU, with a scale that changes every few steps."""
+
+    def half(*, precision: str, **options: Any) -> Fabric:  # noqa: ARG001
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**9, growth_interval=2)
+        return Fabric(plugins=[MixedPrecision("16-mixed", "cpu", scaler)], **options)
+
+    processes.Fabric = half  # type: ignore[misc, assignment]
+
+
+def train(images: Shapes, *, method: str, folder: str, where: str, at: int, half: bool) -> None:
+    if half:
+        use_float16()
     if where != "never":
         arm(where, at)
     # SwAV looks up an image's leaf at every step.

@@ -17,6 +17,7 @@ import torch
 
 SCRIPT = Path(__file__).parent / "killed_run.py"
 METHODS = ("MoCoV2", "SimSiam", "SwAV", "MoCoV3", "DINO", "IBOT")
+HALF = " in half precision"
 EPOCHS, STEPS = 4, 4 * (100 // 16)
 
 
@@ -30,9 +31,11 @@ class Runs:
         )
 
     def __call__(self, method: str, folder: Path, where: str = "never", at: int = 0) -> tuple[int, str]:
+        """`method`: its class; in 16-mixed with HALF after it."""
         assert self.script.stdin is not None
         assert self.script.stdout is not None
-        job = {"method": method, "folder": str(folder), "where": where, "at": at}
+        name, half = method.removesuffix(HALF), method.endswith(HALF)
+        job = {"method": name, "folder": str(folder), "where": where, "at": at, "half": half}
         self.script.stdin.write(json.dumps(job) + "\n")
         self.script.stdin.flush()
         answer = json.loads(self.script.stdout.readline())
@@ -119,6 +122,17 @@ def test_killed_once(method: str, where: str, at: int, tmp_path: Path, run: Runs
     if method == "SwAV":  # the queue was being filled
         filled = left["joint"]["method.queue"].abs().sum((1, 2)) > 0
         assert 0 < int(filled.sum()) < len(filled)
+
+
+def test_killed_in_half_precision(tmp_path: Path, run: Runs, untouched: Untouched) -> None:
+    """The scale of the loss is part of the state: it falls in the first steps, and then rises and falls."""
+    method = f"DINO{HALF}"
+    left = killed_and_continued(run, method, tmp_path / "run", "step", 13, untouched[method])
+    assert left["loss_scale"]["scale"] < 2.0**9
+    lines = [json.loads(line) for line in (untouched[method] / "metrics.jsonl").read_text().splitlines()]
+    skipped = [line["skipped"] for line in lines if "skipped" in line]
+    assert 0 < sum(skipped) < len(skipped)
+    assert torch.load(untouched[method] / "last.ckpt", weights_only=True)["loss_scale"] != left["loss_scale"]
 
 
 @pytest.mark.long

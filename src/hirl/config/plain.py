@@ -31,6 +31,16 @@ def read_options(name: str | os.PathLike[str]) -> dict[str, Any]:
     return upgrade(options)
 
 
+# Of the config.yaml of a run, which has them all; a recipe leaves some of them out.
+_OF_A_RUN = {"data", "method", "hierarchy", "precision", "accumulate", "init_from"}
+_IBOT = "hirl.methods.ibot.IBOT"
+# Arguments that came later, at the values that do what was done before.
+_LATER: dict[str, dict[str, Any]] = {
+    "hirl.hierarchy.builder.HierarchicalKMeans": {"order": "bottom-up", "weighted": False},
+    _IBOT: {"separate_patch_head": False},
+}
+
+
 def upgrade(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options as written today, from options of any earlier version."""
     options = dict(options)
@@ -41,7 +51,22 @@ def upgrade(options: Mapping[str, Any]) -> dict[str, Any]:
         arguments |= {"restarts": 1, "spherical": True}  # as they were then
         builder = {"class_path": "hirl.hierarchy.builder.HierarchicalKMeans", "init_args": arguments}
         options["hierarchy"] = hierarchy | {"builder": builder}
+    if options.keys() >= _OF_A_RUN:
+        options["method"] = _with_later_arguments(options["method"])
+        if isinstance(options["hierarchy"], Mapping) and "builder" in options["hierarchy"]:
+            builder = _with_later_arguments(options["hierarchy"]["builder"])
+            options["hierarchy"] = {**options["hierarchy"], "builder": builder}
     return options
+
+
+def _with_later_arguments(described: Any) -> Any:
+    """A `class_path` with all `init_args` of an earlier version, with those that have been added since."""
+    if not (isinstance(described, Mapping) and isinstance(described.get("init_args"), Mapping)):
+        return described
+    name, arguments = str(described.get("class_path")), dict(described["init_args"])
+    if name == _IBOT and "separate_patch_head" not in arguments and not arguments.get("shared_head", True):
+        arguments |= {"shared_head": True, "separate_patch_head": True}  # it meant the head, not its last layer
+    return {**described, "init_args": _LATER.get(name, {}) | arguments}
 
 
 def to_plain(value: Any) -> Any:

@@ -135,10 +135,19 @@ class Method(nn.Module, ABC):
     """Advice for a run whose `even_loss` stays at ln(outputs)."""
 
     def before_update(self, step: int) -> None:
-        """Called after the backward pass and before the optimiser: clip or drop gradients."""
+        """Called after the backward pass and before the optimiser: drop gradients of parameters that stay fixed."""
+
+    def clip_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Called after `before_update`: limit the gradients of all that trains, heads that train with it included."""
 
     def after_step(self, step: int) -> None:
         """Called after the optimiser: update momentum encoders, centres, queues, prototypes."""
+
+    def skip_step(self) -> None:
+        """Called in place of the hooks around the optimiser if gradients overflowed: forget what `forward` collected.
+
+        Buffers that `forward` changed are restored by the caller.
+        """
 
     @property
     def arguments(self) -> dict[str, Any]:

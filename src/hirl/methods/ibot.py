@@ -16,24 +16,31 @@ from hirl import backbones
 from hirl.data.views import BlockMask, View
 from hirl.methods.base import Output, Plan, full_precision
 from hirl.methods.dino import distillation
-from hirl.methods.parts.heads import BottleneckHead
+from hirl.methods.parts.heads import BottleneckHead, UnitLinear
 from hirl.methods.parts.self_distillation import Network, SelfDistillation
 
 
 class PatchNetwork(Network):
-    """A network whose patches share the head of the crops unless they have their own."""
+    """A network whose patches share the head of the crops, but for its last layer or altogether."""
 
     def __init__(self, backbone: nn.Module, head: BottleneckHead) -> None:
         super().__init__(backbone, head)
         self.own_patch_head: BottleneckHead | None = None
+        self.own_patch_layer: UnitLinear | None = None
 
     @property
-    def patch_head(self) -> BottleneckHead:
-        return self.head if self.own_patch_head is None else self.own_patch_head
+    def patch_mlp(self) -> nn.Module:
+        return self.head.mlp if self.own_patch_head is None else self.own_patch_head.mlp
 
     @property
-    def heads(self) -> list[BottleneckHead]:
-        return [self.head] if self.own_patch_head is None else [self.head, self.own_patch_head]
+    def patch_layer(self) -> UnitLinear:
+        if self.own_patch_head is not None:
+            return self.own_patch_head.last_layer
+        return self.head.last_layer if self.own_patch_layer is None else self.own_patch_layer
+
+    @property
+    def last_layers(self) -> list[UnitLinear]:
+        return list(dict.fromkeys((self.head.last_layer, self.patch_layer)))
 
 
 class Student(PatchNetwork):
@@ -44,7 +51,8 @@ class Student(PatchNetwork):
         self.draw_drop_paths(crops[:2])
         pooled, patches = backbones.masked_tokens(self.backbone, torch.cat(crops[:2]), hidden, mask_token)
         z, logits = self.head(torch.cat([pooled, *self.pooled(crops[2:])]))
-        return z, logits, self.patch_head(patches[hidden.flatten(1)])[1]
+        units = F.normalize(self.patch_mlp(patches[hidden.flatten(1)]), dim=1)
+        return z, logits, self.patch_layer(units)
 
 
 class Teacher(PatchNetwork):
@@ -58,9 +66,9 @@ class Teacher(PatchNetwork):
         """
         pooled, patches = backbones.tokens(self.backbone, torch.cat(crops))
         z, logits = self.head(pooled)
-        units = F.normalize(full_precision(self.patch_head.mlp(patches.flatten(0, 1))), dim=1)
+        units = F.normalize(full_precision(self.patch_mlp(patches.flatten(0, 1))), dim=1)
         rows = torch.cat((units[hidden.flatten()], units.mean(0, keepdim=True)))
-        of_patches = self.patch_head.last_layer(rows)
+        of_patches = self.patch_layer(rows)
         return z, logits, of_patches[:-1], of_patches[-1]
 
 
@@ -74,7 +82,10 @@ class IBOT(SelfDistillation):
         hidden: Width of the head's two hidden layers.
         head_batch_norm: Whether batch norm follows the head's hidden layers: an option of the original, off in its
             recipes. Short runs of small networks learn much sooner with it, provided that patches have their own head.
-        shared_head: Whether crops and patches share one head, as in the paper; false gives patches their own.
+        shared_head: Whether crops and patches share the head's last layer, as in the paper; false is the original's
+            option of separate last layers.
+        separate_patch_head: Whether patches have a head of their own, which the original does not offer. With
+            `head_batch_norm` the many patches would otherwise set the statistics of the few crops.
         prototypes: Number of outputs of the head.
         local_crops: Local crops per image, besides the two global ones.
         local_size: Side of a local crop in pixels; by default 3/7 of the image's, in whole patches.
@@ -110,6 +121,7 @@ class IBOT(SelfDistillation):
         hidden: int = 2048,
         head_batch_norm: bool = False,
         shared_head: bool = True,
+        separate_patch_head: bool = False,
         prototypes: int = 8192,
         local_crops: int = 10,
         local_size: int | None = None,
@@ -135,6 +147,7 @@ class IBOT(SelfDistillation):
         self.hidden = hidden
         self.head_batch_norm = head_batch_norm
         self.shared_head = shared_head
+        self.separate_patch_head = separate_patch_head
         self.prototypes = prototypes
         self.local_crops = local_crops
         self.local_size = local_size
@@ -162,8 +175,10 @@ class IBOT(SelfDistillation):
 
     def _network(self, kind: type[Network], rate: float) -> Network:
         network = super()._network(kind, rate)
-        if not self.shared_head:
+        if self.separate_patch_head:
             network.own_patch_head = self._head(network.backbone)
+        elif not self.shared_head:
+            network.own_patch_layer = UnitLinear(self.dim, self.prototypes)
         return network
 
     # Views

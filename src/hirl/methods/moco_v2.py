@@ -182,6 +182,9 @@ class MoCoV2(Method):
             start = step * self.plan.batch_size % self.queue_length
             self.queue[start : start + len(keys)] = keys
 
+    def skip_step(self) -> None:
+        self._new_keys.clear()
+
     # Optimiser
 
     def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:

@@ -233,6 +233,9 @@ class SwAV(Method):
             start = step * self.plan.batch_size % self.queue_length
             self.queue[start : start + len(embeddings)] = embeddings
 
+    def skip_step(self) -> None:
+        self._new_embeddings.clear()
+
     @torch.no_grad()
     def _normalise_prototypes(self) -> None:
         weight = self.prototype_layer.weight

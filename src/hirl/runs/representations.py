@@ -69,7 +69,8 @@ def load_trained(run: Run, *, method: str | type[Method] | None = None) -> Train
     built.build(_plan(config, state, tree))
     paths = None
     if tree is not None:
-        paths = SemanticPaths(built.dim, tree.levels, head_layers=config["hierarchy"]["head_layers"])
+        own = {name: config["hierarchy"][name] for name in ("negatives", "head_layers", "weight")}
+        paths = SemanticPaths(built.dim, tree.levels, **own)
     try:
         built.load_state_dict(_below(METHOD, weights))
         if paths is not None:

@@ -25,9 +25,11 @@ from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
 from hirl.runs.representations import load_trained
+from hirl.seeds import mix_seed
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.joint import Joint
 from hirl.train.pretrain import pretrain
+from hirl.train.streams import NEGATIVES as NEGATIVE_PATHS
 
 HELD_OUT = 8000  # images, as in the paper; at most a fifth of all
 NEGATIVES = (100, 1000)
@@ -108,11 +110,12 @@ def grid(N: int, levels: Sequence[Sequence[int]] | None, negatives: Sequence[int
 def held_out_loss(run: Run, method: type[Method], images: Subset, seed: int) -> dict[str, float]:
     """L_img, L_SPD and their sum over images that the run was not trained on; kept in the run's folder.
 
-    The leaf of each image is found from its second global view, since no clustering has stored one.
+    The losses are those of the run's last step: its teacher's temperature, its negatives and its weight of L_SPD. The
+    leaf of each image is found from its second global view, since no clustering has stored one.
     """
     file = run.folder / LOSSES
-    if file.is_file():
-        return dict(json.loads(file.read_text(encoding="utf-8")))
+    if file.is_file() and "step" in (kept := json.loads(file.read_text(encoding="utf-8"))):
+        return dict(kept)
     trained, config = load_trained(run, method=method), run.config
     views = trained.method.views(config["image_size"])
     normal: dict[str, Any] = {name: config[name] and tuple(config[name]) for name in ("mean", "std")}
@@ -120,11 +123,12 @@ def held_out_loss(run: Run, method: type[Method], images: Subset, seed: int) -> 
     joint = Joint(trained.method, trained.paths, assign="step").eval()
     sums = torch.zeros(2, dtype=torch.float64)
     loader = Loader(images, views, batch_size=batch_size, seed=seed, shuffle=False, **normal)
-    for step, batch in enumerate(loader):
-        losses = joint(batch.views, batch.masks, batch.index, step, step)
+    last = trained.step - 1
+    for number, batch in enumerate(loader):
+        losses = joint(batch.views, batch.masks, batch.index, last, mix_seed(seed, NEGATIVE_PATHS, last, number))
         sums += torch.stack((losses.image, losses.spd)).double()
     image, spd = (sums / len(loader)).tolist()
-    found = {"joint": image + spd, "image": image, "spd": spd}
+    found = {"joint": image + spd, "image": image, "spd": spd, "step": trained.step}  # earlier versions: of step 0 on
     with atomic_write(file) as aside:
         aside.write_text(json.dumps(found), encoding="utf-8")
     return found

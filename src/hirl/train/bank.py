@@ -1,4 +1,9 @@
-"""Z̃, the features that are clustered (Alg. 2): embedded in a pass over all images, or kept from training in a bank."""
+"""Z̃, the features that are clustered (Alg. 2): embedded in a pass over all images, or kept from training in a bank.
+
+The pass is the paper's, and that of the ImageNet recipes. The bank saves its time and changes what is clustered: z⁰ of
+an augmented view instead of the uncropped image, with batch norm in training mode, by the encoder of up to an epoch ago
+instead of the current one, in half precision. It is the default elsewhere.
+"""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ from hirl.seeds import mix_seed
 from hirl.train.bank import Bank, embed_batches
 from hirl.train.fork import with_heads
 from hirl.train.joint import Joint, Losses
+from hirl.train.loss_scale import LossScale
 from hirl.train.observer import Observer
 from hirl.train.streams import FORWARD, KMEANS, NEGATIVES
 
@@ -89,6 +90,7 @@ class Loop:
             groups += [group | {"of": "heads"} for group in self.method.param_groups(self.paths)]
         optimiser = self.method.optimiser(groups)
         self.module, self.optimiser = self.fabric.setup(self.joint, optimiser)
+        self.loss_scale = LossScale(self.fabric, self.joint, optimiser)
         self.bank = None
         if self.keep_bank or (self.hierarchy is not None and self.hierarchy.features == "bank"):
             self.bank = Bank(self.N, self.method.dim)
@@ -192,10 +194,14 @@ class Loop:
         return {"bank_agreement": leaf / max(1, images), "bank_agreement_coarsest": coarsest / max(1, images)}
 
     def _step(self, parts: list[Batch]) -> Losses:
-        """Take one step and return the losses of its batch, over all parts and processes."""
+        """Take one step and return the losses of its batch, over all parts and processes.
+
+        A step whose gradients overflow in half precision changes nothing but the scale of the next loss.
+        """
         # Drop path and the like draw from torch's global generator.
         torch.manual_seed(mix_seed(self.seed, FORWARD, self.step))
-        self._rates = self._set_rates()
+        self._rates = self._set_rates() | self.loss_scale.figures()
+        self.loss_scale.begin()
         found: list[Losses] = []
         diagnose = self.step % max(1, self.plan.steps_per_epoch // DIAGNOSED) == 0
         for place, part in enumerate(parts):
@@ -206,27 +212,41 @@ class Loop:
                 if self.fabric.device.type == "cpu" or self.step % SYNC_EVERY == 0:
                     self._check_finite(losses, part)
                 self.fabric.backward(losses.total / len(parts))
-            if self.bank is not None:
-                self.bank.collect(part.index, losses.target_z0, self.step + 1)
-            if sum(map(len, self._sample)) < SAMPLE_SIZE:
-                self._sample.append(self.ranks.joined(losses.z0.float()).cpu())
             found.append(losses._replace(total=losses.total.detach()))
         if self.paths is not None and self.paths.tree is None:
             for parameter in self.paths.parameters():  # until there is a tree, the optimiser does not touch the heads
                 parameter.grad = None
-        self.method.before_update(self.step)
-        self.optimiser.step()
+        taken = self.loss_scale.unscale()
+        if taken:
+            self.method.before_update(self.step)
+            self.method.clip_gradients(self.joint.parameters())
+            self.optimiser.step()
+            self.method.after_step(self.step)
+            self._keep_features(parts, found)
+        else:
+            self.method.skip_step()
+            self.loss_scale.skip()
         self.optimiser.zero_grad()
-        self.method.after_step(self.step)
-        return self._mean_losses(found)
+        return self._mean_losses(found, taken=taken)
 
-    def _mean_losses(self, found: list[Losses]) -> Losses:
+    def _keep_features(self, parts: list[Batch], found: list[Losses]) -> None:
+        """Put z⁰ of a step's images into the bank, and some of an epoch's into its sample."""
+        for part, losses in zip(parts, found, strict=True):
+            if self.bank is not None:
+                self.bank.collect(part.index, losses.target_z0, self.step + 1)
+            if sum(map(len, self._sample)) < SAMPLE_SIZE:
+                self._sample.append(self.ranks.joined(losses.z0.float()).cpu())
+
+    def _mean_losses(self, found: list[Losses], *, taken: bool) -> Losses:
         """Return the mean over the parts of a batch and over processes, whose shares are equal."""
         names = list(found[0].logs)
         values = [(part.total, part.image, part.spd, *(part.logs[name] for name in names)) for part in found]
         rows = torch.stack([torch.stack([value.float() for value in row]) for row in values])
         total, image, spd, *logs = self.ranks.sum(rows.mean(0)) / self.ranks.size
-        return found[-1]._replace(total=total, image=image, spd=spd, logs=dict(zip(names, logs, strict=True)))
+        named = dict(zip(names, logs, strict=True))
+        if self.loss_scale.scaler is not None:
+            named["skipped"] = total.new_tensor(float(not taken))
+        return found[-1]._replace(total=total, image=image, spd=spd, logs=named)
 
     def _check_finite(self, losses: Losses, batch: Batch) -> None:
         if not losses.total.isfinite():
@@ -248,6 +268,7 @@ class Loop:
             "levels": None if self.paths is None else list(self.paths.levels),
             "joint": self.joint.state_dict(),
             "optimiser": self.optimiser.state_dict(),
+            "loss_scale": self.loss_scale.state_dict(),
             "bank": {} if self.bank is None else self.bank.state_dict(self.ranks),
         }
 
@@ -256,12 +277,13 @@ class Loop:
 
         `plan` and `levels` are for readers of the checkpoint: a loop is built with its own.
         """
-        if self.paths is not None and state["levels"] is None:
+        if self.paths is not None and state.get("levels", self.paths.levels) is None:  # not in older checkpoints
             state = with_heads(state, self.state_dict())
         if self.keep_bank and not state["bank"]:  # the run began without one: it cannot be made up
             self.bank = None
         self.joint.load_state_dict(state["joint"])
         self.optimiser.load_state_dict(state["optimiser"])
+        self.loss_scale.load_state_dict(state.get("loss_scale", {}))
         if self.bank is not None:
             self.bank.load_state_dict(state["bank"], self.ranks)
         self.step = state["step"]

@@ -16,7 +16,7 @@ from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
 from hirl.runs.folder import Run
-from hirl.train.health import check_loss, check_representations, check_tree
+from hirl.train.health import Health, check_loss, check_representations, check_tree
 from hirl.train.joint import Losses
 from hirl.train.online_knn import KnnAccuracy
 from hirl.train.tree_figures import TreeFigures
@@ -142,7 +142,7 @@ class Reporter:
         self._since = time.monotonic()  # the time of the steps does not include that of the tree
 
     def on_epoch_end(self, epoch: int, step: int, sample: list[Tensor]) -> None:
-        health = check_representations(sample)
+        health = check_representations(sample) if sample else Health({}, [])  # in 16-mixed all steps may be skipped
         figures = dict(health.figures) | _means(self._diagnostics)
         self._diagnostics = []
         if self._epoch_start is not None:

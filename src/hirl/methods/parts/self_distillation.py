@@ -15,7 +15,7 @@ from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan, Rates, cosine, move_towards, warmed_up_cosine
 from hirl.methods.parts import drop_path, ranks
 from hirl.methods.parts.augmentations import SOFT_JITTER, blur_unless_small, local_crop_size
-from hirl.methods.parts.heads import BottleneckHead
+from hirl.methods.parts.heads import BottleneckHead, UnitLinear
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 
@@ -29,8 +29,8 @@ class Network(nn.Module):
         self.drop_paths = tuple(drop_path.replace_drop_paths(backbone))
 
     @property
-    def heads(self) -> list[BottleneckHead]:
-        return [self.head]
+    def last_layers(self) -> list[UnitLinear]:
+        return [self.head.last_layer]
 
     def draw_drop_paths(self, crops: list[Tensor]) -> None:
         """Draw the dropped branches of one batch of these crops, view by view."""
@@ -63,8 +63,11 @@ class RunningSum:
         if self.total is None:
             return None
         mean = ranks.mean(self.total / self.count)
-        self.total, self.count = None, 0
+        self.clear()
         return mean
+
+    def clear(self) -> None:
+        self.total, self.count = None, 0
 
 
 class SelfDistillation(Method):
@@ -115,6 +118,9 @@ class SelfDistillation(Method):
 
     def _network(self, kind: type[Network], rate: float) -> Network:
         backbone = backbones.make_backbone(self.backbone, drop_path=rate, **self.encoder_args)
+        class_token = getattr(backbone, "cls_token", None)
+        if isinstance(class_token, nn.Parameter):
+            nn.init.trunc_normal_(class_token, std=0.02)  # as the positions; timm's begins near 0
         return kind(backbone, self._head(backbone))
 
     def _head(self, backbone: nn.Module) -> BottleneckHead:
@@ -209,13 +215,16 @@ class SelfDistillation(Method):
 
     # Update
 
-    @torch.no_grad()
     def before_update(self, step: int) -> None:
-        """Keep the prototypes fixed in the first epochs and clip each parameter's gradient separately."""
+        """Keep the prototypes fixed in the first epochs."""
         if step < self.frozen_epochs * self.plan.steps_per_epoch:
-            for head in self.student.heads:
-                head.last_layer.weight.grad = None
-        gradients = [weight.grad for weight in self.parameters() if weight.grad is not None]
+            for layer in self.student.last_layers:
+                layer.weight.grad = None
+
+    @torch.no_grad()
+    def clip_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Clip the gradient of each parameter tensor separately."""
+        gradients = [weight.grad for weight in parameters if weight.grad is not None]
         if self.clip is not None and gradients:
             norms = torch.stack(torch._foreach_norm(gradients))
             factors = (self.clip / (norms + 1e-6)).clamp(max=1)
@@ -234,6 +243,10 @@ class SelfDistillation(Method):
             mean = self._collected[name].take()
             if mean is not None:
                 self.get_buffer(name).lerp_(mean, 1 - self.centre_momentum)
+
+    def skip_step(self) -> None:
+        for collected in self._collected.values():
+            collected.clear()
 
     # Optimiser
 
