@@ -52,7 +52,10 @@ def main(rank: int, world: int, folder: Path) -> None:
     warm = hierarchical_kmeans(mine, levels, init=start, iterations=3, tolerance=0, group=group)
     orders = {
         name: hierarchical_kmeans(mine, levels, seed=3, group=group, **options).tensors()
-        for name, options in (("top-down", {"order": "top-down"}), ("weighted", {"weighted": True}))
+        for name, options in (
+            ("bottom-up", {"order": "bottom-up"}),
+            ("weighted", {"order": "bottom-up", "weighted": True}),
+        )
     }
     starved = hierarchical_kmeans(task["repeated"].split(task["shares"])[rank], (6, 2), group=group)
 

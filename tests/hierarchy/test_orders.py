@@ -61,7 +61,8 @@ def test_weighted_equals_a_slow_loop_over_images() -> None:
     """A prototype counts as many times as it has images."""
     features, _ = nested(200)
     init = hierarchical_kmeans(features, (20, 3), seed=5)
-    tree = hierarchical_kmeans(features, (20, 3), weighted=True, init=init, iterations=3, tolerance=0)
+    steps: dict[str, Any] = {"order": "bottom-up", "init": init, "iterations": 3, "tolerance": 0}
+    tree = hierarchical_kmeans(features, (20, 3), weighted=True, **steps)
     rows, weights, coarse = tree.prototypes[0], tree.sizes(0), init.prototypes[1].clone()
     for _ in range(3):
         node = [int((coarse @ row).argmax()) for row in rows]
@@ -70,12 +71,14 @@ def test_weighted_equals_a_slow_loop_over_images() -> None:
         coarse = torch.stack([mean_direction(own) for own in members])
     torch.testing.assert_close(tree.prototypes[1], coarse)
     assert torch.equal(tree.parents[0], (rows @ coarse.T).argmax(1))
-    plain = hierarchical_kmeans(features, (20, 3), init=init, iterations=3, tolerance=0)
+    plain = hierarchical_kmeans(features, (20, 3), **steps)
     assert torch.equal(plain.prototypes[0], tree.prototypes[0])
     assert not torch.equal(plain.prototypes[1], tree.prototypes[1])
 
 
-@pytest.mark.parametrize("options", [{"order": "top-down"}, {"weighted": True}], ids=["top-down", "weighted"])
+@pytest.mark.parametrize(
+    "options", [{"order": "top-down"}, {"order": "bottom-up", "weighted": True}], ids=["top-down", "weighted"]
+)
 def test_what_holds_for_every_tree(options: dict[str, Any]) -> None:
     features, coarse = nested()
     tree = hierarchical_kmeans(features, LEVELS, seed=1, **options)

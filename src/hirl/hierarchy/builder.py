@@ -71,7 +71,7 @@ class TreeBuilder(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalKMeans(TreeBuilder):
-    """Hierarchical K-means. Alg. 1 is bottom-up: K-means of the features, then of each level's prototypes for the next.
+    """Hierarchical K-means: of the features into the coarsest level and on into finer ones, or as in Alg. 1 bottom-up.
 
     On a CPU the same features and seed give the same bits, however the rows are ordered or spread over processes (if
     `index` is passed).
@@ -82,8 +82,9 @@ class HierarchicalKMeans(TreeBuilder):
         tolerance: A level ends when at most this share of its rows changes its prototype.
         spherical: Keep prototypes at unit length, so that `tree.assign(features) == tree.leaves`. False: plain means,
             as in the paper, scaled to unit length at the end.
-        order: "bottom-up" as in Alg. 1, or "top-down": K-means of the features into the coarsest level, then of the
-            images of each node into its children. An image belongs to the path nearest to it over all levels.
+        order: "top-down": K-means of the features into the coarsest level, then of the images of each node into its
+            children; an image belongs to the path nearest to it over all levels. "bottom-up", as in Alg. 1: K-means of
+            the features into the finest level, then of each level's prototypes for the next.
         weighted: Bottom-up only: a prototype counts as many times as it has images. False as in Alg. 1, where many
             small nodes outvote a few large ones.
     """
@@ -92,7 +93,7 @@ class HierarchicalKMeans(TreeBuilder):
     restarts: int = 1
     tolerance: float = 0.002
     spherical: bool = True
-    order: Order = "bottom-up"
+    order: Order = "top-down"
     weighted: bool = False
 
     def __post_init__(self) -> None:
