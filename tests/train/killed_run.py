@@ -113,7 +113,7 @@ def arm(where: str, at: int) -> None:
                 os.truncate(path, Path(path).stat().st_size // 2)
                 die()
 
-        checkpoint.torch.save = saved  # type: ignore[assignment, attr-defined]
+        checkpoint.torch.save = saved  # type: ignore[attr-defined]
 
 
 def use_float16() -> None:
