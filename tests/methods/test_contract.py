@@ -19,7 +19,7 @@ import torch.nn.functional as F
 import yaml
 from torch import Tensor, nn
 
-from hirl import methods
+from hirl import SemanticPaths, methods
 from hirl.methods import DINO, IBOT, Method, MoCoV2, MoCoV3, SimSiam, SwAV
 from hirl.methods.base import Plan
 
@@ -150,6 +150,20 @@ def test_heads_train_along(method: Method) -> None:
         parameter.grad = torch.ones_like(parameter)
     optimiser.step()
     assert not torch.equal(before, first.weight)
+
+
+def test_heads_are_decayed_like_the_method(method: Method) -> None:
+    """Matrices and vectors of HIRL's heads as those of the method itself: DINO and iBOT spare biases and norms."""
+
+    def decays(module: nn.Module) -> dict[bool, set[float]]:
+        found: dict[bool, set[float]] = {True: set(), False: set()}
+        for group in method.param_groups(module):
+            for weight in group["params"]:
+                found[weight.ndim > 1].add(group.get("wd_scale", 1.0))
+        return found
+
+    heads = SemanticPaths(method.dim, (4, 2), head_layers=3)
+    assert decays(heads) == decays(method) == {True: {1.0}, False: {0.0 if isinstance(method, DINO | IBOT) else 1.0}}
 
 
 def test_z0_and_embed_come_from_the_stated_layers(method: Method, plan: Plan, run: ModuleType) -> None:

@@ -97,6 +97,7 @@ def test_patch_loss_and_gradient_against_slow_ones(generator: torch.Generator) -
 def test_a_steps_losses_against_slow_ones(method: IBOT, plan: Plan, run: ModuleType) -> None:
     """The student gets masked global and unmasked local crops, the teacher unmasked global ones; a centre per loss."""
     views, masks = run.random_views(method, plan), random_masks(method, plan)
+    views[1] = views[1].flip(0)  # of other images, so that it matters which view learns from which
     hidden = hidden_of(masks)
     assert 0 < int(hidden.any((1, 2)).sum()) < len(hidden)
     method.eval()

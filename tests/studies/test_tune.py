@@ -13,6 +13,7 @@ from hirl import Hierarchy, pretrain
 from hirl.data import Shapes
 from hirl.data.sources.subset import Subset
 from hirl.hierarchy import paths
+from hirl.hierarchy.spd import spd_loss
 from hirl.methods import DINO, dino
 from hirl.studies.tune import LOSSES, held_out_loss
 
@@ -38,7 +39,7 @@ def test_the_score_is_the_loss_of_the_last_step(tmp_path: Path, monkeypatch: pyt
     (run.folder / LOSSES).write_text(json.dumps({"joint": 3.0, "image": 2.0, "spd": 1.0}))
 
     temperatures, negatives, losses = [], [], []
-    distillation, spd_loss = dino.distillation, paths.spd_loss
+    distillation = dino.distillation
 
     def noted_distillation(*arguments: Any, teacher_temperature: float, **others: Any) -> Any:
         temperatures.append(teacher_temperature)

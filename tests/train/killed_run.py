@@ -123,7 +123,7 @@ def use_float16() -> None:
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**9, growth_interval=2)
         return Fabric(plugins=[MixedPrecision("16-mixed", "cpu", scaler)], **options)
 
-    processes.Fabric = half  # type: ignore[misc, assignment]
+    processes.Fabric = half  # type: ignore[assignment, attr-defined]
 
 
 def train(images: Shapes, *, method: str, folder: str, where: str, at: int, half: bool) -> None:

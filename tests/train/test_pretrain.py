@@ -19,6 +19,7 @@ import torch
 import yaml
 from PIL import Image
 
+from hirl.cli.main import main
 from hirl.data import Shapes
 from hirl.explore.embed import embed
 from hirl.hierarchy.settings import Hierarchy
@@ -27,6 +28,7 @@ from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
 from hirl.runs.folder import Run
 from hirl.train import pretrain as pretraining
 from hirl.train.pretrain import pretrain
+from hirl.train.recipe import recipe
 
 HIERARCHY = Hierarchy(levels=(12, 4), negatives=5, start_epoch=2)
 OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 16, "accelerator": "cpu", "devices": 1, "knn_every": 3}
@@ -77,6 +79,20 @@ def test_a_run_folder_explains_itself(finished: Run, shapes: Shapes) -> None:
     assert len(finished.tree.leaves) == len(shapes)
     assert (finished.folder / "tensorboard").is_dir()
     assert load_checkpoint(finished.checkpoint_file)["step"] == 3 * (100 // 16)
+
+
+def test_the_settings_are_stored_with_what_they_came_to(
+    finished: Run, shapes: Shapes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The learning rate for the batch size stands beside the configuration, which can be used again as it is."""
+    expected = {"peak_lr": 0.03 * 16 / 256, "image_size": 16, "steps_per_epoch": 6, "levels": [12, 4], "start_epoch": 2}
+    assert finished.resolved == expected
+    assert main(["show", str(finished.folder)]) == 0
+    assert "resolved: peak_lr 0.001875, image_size 16" in capsys.readouterr().out
+    assert finished.config["method"]["init_args"]["lr"] == 0.03
+    options = {name: value for name, value in recipe(finished.config_file).items() if name in ("method", "hierarchy")}
+    again = pretrain(shapes, out=tmp_path / "again", **options, **OPTIONS | {"epochs": 3})
+    assert again.resolved == expected
 
 
 def test_the_encoder_loads_strictly_into_timm(finished: Run) -> None:

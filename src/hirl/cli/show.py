@@ -89,6 +89,9 @@ def show_run(run: Run) -> None:
     console.print(
         "files: " + ", ".join(str(file.relative_to(run.folder)) for file in present), highlight=False, soft_wrap=True
     )
+    if run.resolved:
+        resolved = ", ".join(f"{name} {value}" for name, value in run.resolved.items())
+        console.print(escape(f"resolved: {resolved}"), highlight=False, soft_wrap=True)
     if started and {"versions", "command"} <= started[-1].keys():
         versions = ", ".join(f"{name} {number}" for name, number in started[-1]["versions"].items())
         console.print(f"started {len(started)} time(s), last with {versions}", highlight=False, soft_wrap=True)

@@ -38,7 +38,7 @@ class Run:
     """One run's folder.
 
     config.yaml        the resolved configuration; `hirl pretrain --config` takes it
-    about.json         command line, versions and machine, one entry per start
+    about.json         command line, versions, machine and what the settings came to, one entry per start
     metrics.jsonl      one line per report
     images.tsv         where the images are, and a line per image
     last.ckpt          the state after the last step that was saved
@@ -119,7 +119,7 @@ class Run:
                 yield report
 
     def starts(self) -> list[dict[str, Any]]:
-        """The entries of about.json: command, versions and machine per start. A damaged file has none."""
+        """The entries of about.json: command, versions, machine and so on per start. A damaged file has none."""
         try:
             entries = json.loads(self.about_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -139,8 +139,26 @@ class Run:
             "versions": versions(),
             "machine": platform.platform(),
         }
+        self._write_starts([*self.starts(), start])
+
+    def add_resolved(self, resolved: dict[str, Any]) -> None:
+        """Add to the entry of this start what the settings came to, such as the learning rate for the batch size.
+
+        It is not part of config.yaml, which is the input of the run: read as a recipe again, a learning rate that has
+        been scaled to the batch size would be scaled twice.
+        """
+        *earlier, start = self.starts() or [{}]
+        self._write_starts([*earlier, start | {"resolved": resolved}])
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """What the settings came to at the last start; nothing for runs of earlier versions."""
+        entries = [start["resolved"] for start in self.starts() if isinstance(start.get("resolved"), dict)]
+        return entries[-1] if entries else {}
+
+    def _write_starts(self, starts: list[dict[str, Any]]) -> None:
         with atomic_write(self.about_file) as aside:
-            aside.write_text(json.dumps([*self.starts(), start], indent=1), encoding="utf-8")
+            aside.write_text(json.dumps(starts, indent=1), encoding="utf-8")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -25,11 +25,9 @@ from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
 from hirl.runs.representations import load_trained
-from hirl.seeds import mix_seed
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.joint import Joint
 from hirl.train.pretrain import pretrain
-from hirl.train.streams import NEGATIVES as NEGATIVE_PATHS
 
 HELD_OUT = 8000  # images, as in the paper; at most a fifth of all
 NEGATIVES = (100, 1000)
@@ -125,7 +123,7 @@ def held_out_loss(run: Run, method: type[Method], images: Subset, seed: int) -> 
     loader = Loader(images, views, batch_size=batch_size, seed=seed, shuffle=False, **normal)
     last = trained.step - 1
     for number, batch in enumerate(loader):
-        losses = joint(batch.views, batch.masks, batch.index, last, mix_seed(seed, NEGATIVE_PATHS, last, number))
+        losses = joint(batch.views, batch.masks, batch.index, last, number)
         sums += torch.stack((losses.image, losses.spd)).double()
     image, spd = (sums / len(loader)).tolist()
     found = {"joint": image + spd, "image": image, "spd": spd, "step": trained.step}  # earlier versions: of step 0 on

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lightning_fabric import Fabric
 from torch import nn
 
@@ -23,6 +25,18 @@ def announce(fabric: Fabric, run: Run, message: str) -> None:
     if fabric.is_global_zero:
         run.log(message)
         print(message, flush=True)
+
+
+def resolved_settings(method: Method, hierarchy: Hierarchy | None, plan: Plan, N: int) -> dict[str, Any]:
+    """What the settings of a run come to, for N images."""
+    resolved: dict[str, Any] = {
+        "peak_lr": method.peak_lr,
+        "image_size": plan.image_size,
+        "steps_per_epoch": plan.steps_per_epoch,
+    }
+    if hierarchy is not None:
+        resolved |= {"levels": list(hierarchy.levels_for(N)), "start_epoch": hierarchy.start_for(plan.epochs)}
+    return resolved
 
 
 def plan_summary(

@@ -24,7 +24,7 @@ from hirl.runs.images_file import OpenedImages
 from hirl.runs.stored import is_complete
 from hirl.train.fork import copy_reports
 from hirl.train.loop import Loop, NotFinite, Stopped
-from hirl.train.messages import announce, failure_message, plan_summary
+from hirl.train.messages import announce, failure_message, plan_summary, resolved_settings
 from hirl.train.processes import Precision, launch, memory_advice
 from hirl.train.setup import (
     build_method,
@@ -168,6 +168,7 @@ def pretrain(
         start = 0 if state is None else int(state["step"])
         if fabric.is_global_zero:
             run.forget_after(start)
+            run.add_resolved(resolved_settings(method, hierarchy, plan, len(images)))
         announce(fabric, run, plan_summary(run, images, method, hierarchy, plan, start))
 
         # Train
