@@ -220,7 +220,7 @@ def test_the_references_share_one_sample(coloured_subject: Callable[..., Subject
     subject = grown_subject(coloured_subject)
     result = TreeAgreement(levels=(12, 6, 2), sample=60).run(subject)
     N = len(subject.train)
-    counts = {(row["tree"], row["built over"]) for row in result.rows if "AMI" in row}
+    counts = {(row["tree"], row["images"]) for row in result.rows if "AMI" in row}
     assert counts == {(TREE, N), (REBUILT, 60), (WARD, 60), (FLAT, 60)}
     other = TreeAgreement(levels=(12, 6, 2), sample=40).run(subject)
     assert by(other.rows, tree=TREE, level=0) == by(result.rows, tree=TREE, level=0)
@@ -238,6 +238,29 @@ def test_a_test_image_goes_to_wards_cluster_of_its_neighbours() -> None:
         assert purity(found[:, 0], classes[:, 0]) == 1
         assert purity(found[:, 1], classes[:, 2]) == 1
     assert torch.equal(tree.assign(features), tree.leaves)
+
+
+def test_retrieval_equals_a_slow_loop(coloured_subject: Callable[..., Subject]) -> None:
+    subject = grown_subject(coloured_subject)
+    subject.parts["train"].labels = subject.train.labels[torch.randperm(len(subject.train))]  # type: ignore[index]
+    result = TreeAgreement(levels=(12, 6, 2), neighbours=7, sample=30).run(subject)
+    train, test = subject.features("train"), subject.features("test")
+    some = torch.randperm(len(test), generator=torch.Generator().manual_seed(subject.seed))[:30]
+    truth, labels = subject.train.labels, subject.test.labels
+    assert truth is not None
+    assert labels is not None
+    for level, name in enumerate(("12 classes", "6 classes", "2 classes")):
+        near, all_of_class = [], []
+        for query in some.tolist():
+            order = sorted(
+                range(len(train)), key=lambda row: -float(torch.cosine_similarity(train[row], test[query], 0))
+            )
+            same = [int(truth[row, level] == labels[query, level]) for row in order]
+            near.append(sum(same[:7]) / 7)
+            all_of_class.append(sum(same[: sum(same)]) / sum(same))
+        (row,) = by(result.rows, **{"from": "pooled features"}, labels=name)
+        assert row["precision at 7"] == pytest.approx(sum(near) / 30)
+        assert row["R-precision"] == pytest.approx(sum(all_of_class) / 30)
 
 
 def test_levels_that_are_not_nested_have_no_heights(coloured_subject: Callable[..., Subject]) -> None:

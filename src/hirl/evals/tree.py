@@ -21,8 +21,9 @@ from hirl.metrics.clustering import mutual_information
 from hirl.metrics.neighbours import nearest_rows
 from hirl.terminal.figures import Figure, score, share
 
+MOST_RETRIEVED = 1000  # neighbours per image
 SHUFFLES = 5  # of the labels, for the figure at chance
-TREE, REBUILT, WARD, FLAT = "tree", "tree of a sample", "Ward linkage", "flat K-means"
+TREE, REBUILT, WARD, FLAT = "tree", "sampled", "Ward", "K-means"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +82,7 @@ class TreeAgreement(Evaluation):
         if nested:
             heights = {key: rank_correlation(height_table(paths, labels)) for key, paths in trees.items()}
             rows += [
-                {"tree": of, "built over": images, "height correlation": score(value)}
+                {"tree": of, "images": images, "height correlation": score(value)}
                 for (of, images), value in heights.items()
             ]
         subject.progress(self.name, 3, 4)
@@ -127,26 +128,30 @@ class TreeAgreement(Evaluation):
         return trees, {(FLAT, n): torch.cat(flat, dim=1)}
 
     def _retrieval(self, subject: Subject, train_labels: Tensor, labels: Tensor, names: list[str]) -> list[Row]:
-        """The share of each image's neighbours that are of its class, by every representation there is."""
+        """The share of each image's neighbours that are of its class, by every representation there is.
+
+        R-precision looks at as many neighbours as the class has training images, up to MOST_RETRIEVED: coarse
+        classes are large, and what tells them from each other is not what finds the ten nearest images.
+        """
         rows: list[Row] = []
         some = _sample(len(labels), self.sample, subject.seed)
+        # How many training images have the class of each query, per label level: (n, levels).
+        sizes = torch.stack([of.bincount()[truth] for of, truth in zip(train_labels.T, labels[some].T, strict=True)], 1)
+        most = max(self.neighbours, min(MOST_RETRIEVED, int(sizes.max())))
         for source, (gallery, queries) in _representations(subject, some).items():
-            correct = torch.zeros(labels.shape[1], dtype=torch.float64)
-            for found in nearest_rows(gallery, queries, self.neighbours):
+            first, all_of_class = torch.zeros(2, len(names), dtype=torch.float64)
+            for found in nearest_rows(gallery, queries, most):
                 truth = labels[some[found.queries]]  # (n, levels)
-                correct += (train_labels[found.rows] == truth[:, None]).double().sum((0, 1))
-            precision = correct / (len(some) * self.neighbours)
+                correct = (train_labels[found.rows] == truth[:, None]).double()  # (n, most, levels)
+                first += correct[:, : self.neighbours].mean(1).sum(0)
+                counted = sizes[found.queries].clamp(1, most)[:, None]  # (n, 1, levels)
+                inside = torch.arange(most)[:, None] < counted
+                all_of_class += ((correct * inside).sum(1) / counted[:, 0]).sum(0)
             for level, name in enumerate(names):
-                of = train_labels[:, level]
-                chance = of.bincount()[labels[some, level]].double().mean() / len(of)
-                rows.append(
-                    {
-                        "from": source,
-                        "labels": name,
-                        f"precision at {self.neighbours}": share(float(precision[level])),
-                        "chance": share(float(chance)),
-                    }
-                )
+                figures = {f"precision at {self.neighbours}": first[level], "R-precision": all_of_class[level]}
+                found_shares = {figure: share(float(value) / len(some)) for figure, value in figures.items()}
+                chance = share(float(sizes[:, level].double().mean()) / len(train_labels))
+                rows.append({"from": source, "labels": name} | found_shares | {"chance": chance})
         return rows
 
 
@@ -210,7 +215,7 @@ def _level_rows(of: str, images: int, paths: Tensor, labels: Tensor, names: list
             found = mutual_information(nodes, truth) | {"purity": purity(nodes, truth)}
             found |= {"chance": _by_chance(purity, nodes, truth, seed)}
             figures = {figure: share(value) for figure, value in found.items()}
-            rows.append({"tree": of, "built over": images, "level": level, "nodes": count, "labels": name} | figures)
+            rows.append({"tree": of, "images": images, "level": level, "nodes": count, "labels": name} | figures)
     return rows
 
 
@@ -219,7 +224,7 @@ def _tree_rows(of: str, images: int, paths: Tensor, labels: Tensor, names: list[
     return [
         {
             "tree": of,
-            "built over": images,
+            "images": images,
             "labels": name,
             "dendrogram purity": share(dendrogram_purity(paths, labels[:, which])),
             "chance": share(_by_chance(dendrogram_purity, paths, labels[:, which], seed)),
