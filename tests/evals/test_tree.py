@@ -16,7 +16,7 @@ from torch import Tensor
 from hirl import PrototypeTree
 from hirl.data.sources.arrays import ArrayImages
 from hirl.evals.base import Subject
-from hirl.evals.tree import FLAT, REBUILT, TREE, WARD, TreeAgreement, _ward
+from hirl.evals.tree import FLAT, REBUILT, TREE, WARD, TreeAgreement, ward_tree
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
 from hirl.metrics.clustering import mutual_information
@@ -230,7 +230,7 @@ def test_the_references_share_one_sample(coloured_subject: Callable[..., Subject
 
 def test_a_test_image_goes_to_wards_cluster_of_its_neighbours() -> None:
     features, labels = grown(8, 0)
-    tree = _ward(features, (12, 2))
+    tree = ward_tree(features, (12, 2))
     assert tree.levels == (12, 2)
     test, truth = grown(5, 1)
     for rows, classes in ((features, labels), (test, truth)):

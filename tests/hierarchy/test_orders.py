@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hirl import PrototypeTree, SemanticPaths, hierarchical_kmeans
 from hirl.hierarchy.builder import HierarchicalKMeans
+from hirl.hierarchy.kmeans import PATH_STEPS
 
 LEVELS = (24, 6, 2)
 
@@ -30,7 +31,7 @@ def mean_direction(rows: list[Tensor]) -> Tensor:
 
 
 def test_top_down_equals_a_slow_loop() -> None:
-    """Two steps per level from given prototypes: rows of a node move only between its children."""
+    """Steps per level from given prototypes, in which rows stay in their node, and then steps over paths."""
     features = torch.randn(200, 12, generator=torch.Generator().manual_seed(0))  # without gaps between the clusters
     units = F.normalize(features, dim=1)
     init = hierarchical_kmeans(features, (8, 3), order="top-down", iterations=1, seed=5)
@@ -45,16 +46,21 @@ def test_top_down_equals_a_slow_loop() -> None:
             own = [child for child in range(8) if int(init.parents[0][child]) == parent]
             leaf.append(max(own, key=lambda child: float(fine[child] @ row)))
         fine = torch.stack([mean_direction([units[i] for i, n in enumerate(leaf) if n == c]) for c in range(8)])
+    parents = init.parents[0].tolist()
+    for _ in range(PATH_STEPS + 1):
+        leaf = [max(range(8), key=lambda leaf: float(row @ fine[leaf] + row @ coarse[parents[leaf]])) for row in units]
+        before = fine, coarse
+        fine = torch.stack([mean_direction([units[i] for i, n in enumerate(leaf) if n == c]) for c in range(8)])
+        coarse = torch.stack(
+            [mean_direction([units[i] for i, n in enumerate(leaf) if parents[n] == c]) for c in range(3)]
+        )
     tree = hierarchical_kmeans(features, (8, 3), order="top-down", init=init, iterations=2, tolerance=0)
-    torch.testing.assert_close(tree.prototypes[1], coarse)
-    torch.testing.assert_close(tree.prototypes[0], fine)
-    assert torch.equal(tree.parents[0], init.parents[0])
     assert tree.by_path
-    best = [
-        max(range(8), key=lambda leaf: float(row @ fine[leaf] + row @ coarse[tree.parents[0][leaf]])) for row in units
-    ]
-    assert tree.leaves.tolist() == best
-    assert not torch.equal(tree.leaves, (units @ fine.T).argmax(1))
+    assert tree.parents[0].tolist() == parents
+    assert tree.leaves.tolist() == leaf
+    torch.testing.assert_close(tree.prototypes[0], before[0])
+    torch.testing.assert_close(tree.prototypes[1], before[1])
+    assert not torch.equal(tree.leaves, (units @ tree.prototypes[0].T).argmax(1))
 
 
 def test_weighted_equals_a_slow_loop_over_images() -> None:

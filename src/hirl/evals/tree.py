@@ -122,7 +122,7 @@ class TreeAgreement(Evaluation):
         sizes = levels if 2 * levels[0] <= n else tuple(suggest_levels(n))
         rebuilt = self.builder(features, sizes, seed=subject.seed)
         subject.progress(self.name, 1, 4)
-        trees = {(REBUILT, n): _paths(rebuilt, test), (WARD, n): _paths(_ward(features, sizes), test)}
+        trees = {(REBUILT, n): _paths(rebuilt, test), (WARD, n): _paths(ward_tree(features, sizes), test)}
         build = self.builder if isinstance(self.builder, HierarchicalKMeans) else HierarchicalKMeans()
         flat = [_paths(build(features, (size,), seed=subject.seed), test) for size in sizes]
         return trees, {(FLAT, n): torch.cat(flat, dim=1)}
@@ -182,7 +182,7 @@ def _paths(tree: PrototypeTree, features: Tensor) -> Tensor:
     return tree.paths.cpu()[tree.assign(features).cpu()]
 
 
-def _ward(features: Tensor, sizes: Sequence[int]) -> PrototypeTree:
+def ward_tree(features: Tensor, sizes: Sequence[int]) -> PrototypeTree:
     """Ward's tree over unit features, cut into at most the given number of clusters per level."""
     from scipy.cluster.hierarchy import fcluster, linkage
 

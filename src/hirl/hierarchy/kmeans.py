@@ -13,13 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.hierarchy.levels import check_levels
-from hirl.hierarchy.lloyd import Clusters, Lloyd, Prototypes
+from hirl.hierarchy.lloyd import SAME, Clusters, Lloyd, Prototypes
 from hirl.hierarchy.ranks import Ranks
-from hirl.hierarchy.rows import Features, UnitRows
+from hirl.hierarchy.rows import Features, UnitRows, accumulator
 from hirl.hierarchy.tree import PrototypeTree
 
 TreeProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (level, step, rows done in that step) after every chunk; steps count on over restarts."""
+
+PATH_STEPS = 5  # of all levels together, after a tree has been built top-down; more changed little
 
 Order: TypeAlias = Literal["bottom-up", "top-down"]
 
@@ -93,8 +95,8 @@ class _Levels:
     def top_down(self) -> PrototypeTree:
         """Cluster the rows into the nodes of the coarsest level, then the rows of each node into its children.
 
-        At the end each row gets the leaf of the path nearest to it, which may lie in another node than the one it was
-        split from.
+        Then all levels are settled together: each row goes to the leaf of the path nearest to it, which may lie in
+        another node than the one it was split from, and every node becomes the mean direction of its rows.
         """
         prototypes: list[Tensor] = []
         parents: list[Tensor] = []
@@ -105,8 +107,26 @@ class _Levels:
             prototypes.insert(0, found.prototypes.rows)
             if found.prototypes.parents is not None:
                 parents.insert(0, found.prototypes.parents)
-        tree = replace(self._tree(prototypes, parents, found.index), by_path=len(self.sizes) > 1)
-        return replace(tree, leaves=tree.assign(self.rows.features)) if self.spherical else tree
+        tree = self._tree(prototypes, parents, found.index)
+        return self._settled(replace(tree, by_path=True)) if self.spherical and len(self.sizes) > 1 else tree
+
+    def _settled(self, tree: PrototypeTree) -> PrototypeTree:
+        """Take Lloyd's steps over whole paths; the parent of each node stays."""
+        for _ in range(PATH_STEPS):
+            leaves = tree.assign_rows(self.rows)
+            sums = torch.zeros(self.sizes[0], self.rows.dim, dtype=accumulator(self.rows.device), device=tree.device)
+            for chunk in self.rows.chunks(self.rows.dim):
+                sums.index_add_(0, leaves[chunk], self.rows[chunk].to(sums.dtype))
+            sums = self.ranks.sum(sums)
+            prototypes = []
+            for level, before in enumerate(tree.prototypes):
+                length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
+                prototypes.append(torch.where(length > SAME, sums / length, before).to(before.dtype))
+                if level < len(tree.parents):
+                    above = sums.new_zeros(self.sizes[level + 1], self.rows.dim)
+                    sums = above.index_add_(0, tree.parents[level], sums)
+            tree = replace(tree, prototypes=tuple(prototypes))
+        return replace(tree, leaves=tree.assign_rows(self.rows))
 
     def _cluster(self, level: int, **changed: Any) -> Clusters:
         """Return the best of all starts, the first of which is this level of `init`."""

@@ -124,6 +124,10 @@ class PrototypeTree:
         fault = rows.fault()
         if fault is not None:
             raise ValueError(fault)
+        return self.assign_rows(rows)
+
+    def assign_rows(self, rows: UnitRows) -> Tensor:
+        """As `assign`, for rows that have been checked."""
         leaves = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
         if self.by_path:
             for chunk in rows.chunks(2 * self.levels[0]):
