@@ -122,7 +122,9 @@ def test_official_settings() -> None:
         assert settings.batch_size == 256
         assert (settings.epochs, settings.milestones, settings.factor, settings.weight_decay) == (20, (12, 16), 0.2, 0)
     for settings in SEMI_VIT.values():
-        assert replace(settings, encoder_lr=4e-3, classifier_lr=4e-3) == FINE_TUNE_VIT
+        assert settings.final_share * settings.encoder_lr == pytest.approx(1e-6)
+        changed = {"encoder_lr": 4e-3, "classifier_lr": 4e-3, "final_share": 1e-6 / 4e-3, "fewest_steps": 50}
+        assert replace(settings, **changed) == FINE_TUNE_VIT
 
 
 @pytest.mark.parametrize(
