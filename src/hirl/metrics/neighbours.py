@@ -45,11 +45,12 @@ def nearest_rows(rows: Tensor, queries: Tensor, k: int, *, device: torch.device 
             some = _unit(queries[start : start + search.step], where)
             yield Neighbours(slice(start, start + len(some)), *search(some, unit))
         return
+    chunk = torch.empty(at_once, rows.shape[1], device=where)
     for start in range(0, len(queries), QUERIES):
         parts = _unit(queries[start : start + QUERIES], where).split(search.step)
         best: list[tuple[Tensor, Tensor] | None] = [None] * len(parts)
         for first in range(0, N, at_once):
-            unit = _unit(rows[first : first + at_once], where)
+            unit = _unit(rows[first : first + at_once], where, out=chunk)
             for place, part in enumerate(parts):
                 similar, found = search(part, unit)
                 best[place] = _better(best[place], (similar, found + first), k)
@@ -85,8 +86,12 @@ class _Search:
         return cosines.topk(k, dim=1) if size == 1 else _grouped_topk(cosines, size, k)
 
 
-def _unit(rows: Tensor, device: torch.device) -> Tensor:
-    return F.normalize(rows.to(device).float(), dim=1)
+def _unit(rows: Tensor, device: torch.device, out: Tensor | None = None) -> Tensor:
+    """The rows at length 1 in single precision, in `out` if it is given."""
+    if out is None:
+        return F.normalize(rows.to(device).float(), dim=1)
+    unit = out[: len(rows)].copy_(rows)
+    return F.normalize(unit, dim=1, out=unit)
 
 
 def _group(N: int, k: int) -> int:

@@ -7,7 +7,8 @@ reduced search space. NeurIPS 2020, arXiv:1909.13719.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -50,7 +51,15 @@ def _policy(policy: str, size: int, fill: tuple[int, ...], interpolation: str) -
         "interpolation": str_to_pil_interp(interpolation),
     }
     augment: Callable[[Image.Image], Image.Image] = rand_augment_transform(policy, details)
+    for operation in augment.ops:  # type: ignore[attr-defined]
+        if operation.name.startswith("Posterize"):
+            operation.aug_fn = partial(_posterized, operation.aug_fn)
     return augment
+
+
+def _posterized(posterize: Callable[..., Image.Image], picture: Image.Image, bits: int, **details: Any) -> Image.Image:
+    """Posterise to `bits` bits. The greatest magnitude leaves none: a black image, which Pillow 12 would refuse."""
+    return posterize(picture, bits, **details) if bits > 0 else picture.point(lambda _: 0)
 
 
 def check_policy(policy: str) -> None:
