@@ -53,8 +53,8 @@ def _fabric(device: torch.device, precision: Precision, devices: int) -> Fabric:
         chosen: Any = [device.index or 0] if device.type == "cuda" else 1
         return Fabric(accelerator=device.type, devices=chosen, precision=precision)
     here, nodes = (_here(launched), launched // _here(launched)) if launched > 1 else (devices, 1)
-    # Batch norm keeps its statistics equal by itself.
-    strategy = DDPStrategy(broadcast_buffers=False, timeout=PATIENCE)
+    options: dict[str, Any] = {**ranks.ddp_options()}  # batch norm keeps its statistics equal by itself
+    strategy = DDPStrategy(timeout=PATIENCE, **options)
     fabric = Fabric(accelerator=device.type, devices=here, num_nodes=nodes, strategy=strategy, precision=precision)
     fabric.launch()
     return fabric
