@@ -91,7 +91,7 @@ def test_every_image_has_its_own_draw(images: Shapes) -> None:
     """Whatever batch and process it is in, and another one in every epoch."""
 
     def views(rand_augment: str | None = POLICY, epoch: int = 0, **options: int) -> dict[int, Tensor]:
-        view = View(size=12, rand_augment=rand_augment)
+        view = View(size=12, scale=(1.0, 1.0), ratio=(1.0, 1.0), flip=0.0, rand_augment=rand_augment)
         given: dict[str, Any] = {"batch_size": 24, "workers": 0} | options
         loader = Loader(images, (view,), **given)
         loader.set_epoch(epoch)
