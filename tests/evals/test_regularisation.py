@@ -161,13 +161,13 @@ def test_parts_of_a_batch_are_mixed_as_the_batch(monkeypatch: pytest.MonkeyPatch
     labels = torch.randint(5, (24,), generator=generator)
     images = torch.rand(24, 3, 8, 8, generator=generator)
     options = {"seed": 3, "step": 4}
-    whole_images, targets = mix(images.clone(), labels, 5, PUBLISHED, **options, first=0)
+    mixed, targets = mix(images.clone(), labels, 5, PUBLISHED, **options, first=0)
     for start, stop in ((0, 12), (12, 24), (4, 10)):
         part, found = mix(images[start:stop].clone(), labels[start:stop], 5, PUBLISHED, **options, first=start)
-        assert torch.equal(part, whole_images[start:stop])
+        assert torch.equal(part, mixed[start:stop])
         assert torch.equal(found, targets[start:stop])
     other, _ = mix(images.clone(), labels, 5, PUBLISHED, seed=3, step=5, first=0)
-    assert not torch.equal(other, whole_images)
+    assert not torch.equal(other, mixed)
 
 
 def test_a_row_without_partner_stays_as_it_is(generator: torch.Generator) -> None:

@@ -53,14 +53,14 @@ class Regularisation:
         for name in ("mixup", "cutmix"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be a number of at least 0")
-        if self.rand_augment is not None:
-            check_policy(self.rand_augment)
 
     def changed(self, **given: Any) -> Regularisation:
         """With the values that are given, None being for those that are not; `none` is no RandAugment."""
         chosen = {name: value for name, value in given.items() if value is not None}
         if chosen.get("rand_augment") == NONE:
             chosen["rand_augment"] = None
+        elif "rand_augment" in chosen:
+            check_policy(chosen["rand_augment"])  # here, as timm takes seconds to import
         return replace(self, **chosen)
 
     @property
