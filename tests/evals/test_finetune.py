@@ -5,16 +5,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
 
 from hirl.data.sources.arrays import ArrayImages
+from hirl.evals import resumable, supervised
 from hirl.evals.base import Subject
+from hirl.evals.classifier_training import ClassifierTraining
 from hirl.evals.finetune import FineTune
 from hirl.evals.label_levels import accuracies
 from hirl.evals.learning_rates import make_optimiser, param_groups
-from hirl.evals.regularisation import Regularisation
+from hirl.evals.regularisation import PLAIN, Regularisation
 from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, TrainingSettings, fitting_batch
 from hirl.evals.supervised import Classifier, Supervision
 from hirl.metrics.label_trees import parents
@@ -164,6 +170,53 @@ def test_the_seed_decides(coloured_subject: Make) -> None:
     evaluation = FineTune(epochs=1)
     found = [evaluation.run(coloured_subject("cnn", seed=seed)).headline for seed in range(3)]
     assert found[0] != found[1] or found[0] != found[2]
+
+
+def test_a_scaler_of_gradients_continues_too(
+    coloured_subject: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float16, which Fabric offers on a GPU only: the scale, which grows every other step, is in the checkpoint."""
+
+    def half(*_: object) -> Fabric:
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**9, growth_interval=2)
+        return Fabric(accelerator="cpu", devices=1, plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
+
+    monkeypatch.setattr(supervised, "join_processes", half)
+    monkeypatch.setattr(resumable, "SAVE_EVERY", 0.0)
+    evaluation, subject = FineTune(epochs=1, regularisation="plain"), coloured_subject("vit")
+    evaluation.run(replace(subject, folder=tmp_path / "alone"))
+    step = ClassifierTraining._step
+
+    def interrupted(self: ClassifierTraining, module: Any, optimiser: Any, number: int, pieces: Any) -> float:
+        if number == 5:
+            raise KeyboardInterrupt
+        return step(self, module, optimiser, number, pieces)
+
+    monkeypatch.setattr(ClassifierTraining, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluation.run(replace(subject, folder=tmp_path / "stopped"))
+    left = torch.load(tmp_path / "stopped" / "finetune.ckpt", weights_only=True)
+    assert (left["step"], left["precision"]["scale"]) == (5, 2.0**11)
+    monkeypatch.setattr(ClassifierTraining, "_step", step)
+    evaluation.run(replace(subject, folder=tmp_path / "stopped"))
+    ends = [torch.load(tmp_path / name / "finetune.ckpt", weights_only=True) for name in ("alone", "stopped")]
+    assert all(torch.equal(value, ends[1]["classifier"][name]) for name, value in ends[0]["classifier"].items())
+
+
+def test_mixed_precision_and_accumulated_parts(coloured_subject: Make) -> None:
+    """bf16 learns as well; without batch norm, four parts of a batch are the same step as one."""
+    subject = coloured_subject("vit")
+    assert subject.train.labels is not None
+    settings = replace(FINE_TUNE_VIT, regularisation=PLAIN).scaled(160, epochs=1)
+    ends = []
+    for precision, accumulate in (("32-true", 1), ("32-true", 4), ("bf16-mixed", 1)):
+        classifier = Classifier(subject, [4], settings)
+        training = Supervision(subject, settings, "finetune", precision, accumulate)  # type: ignore[arg-type]
+        training.learn(classifier, subject.train, subject.train.labels[:, :1])
+        ends.append(torch.cat([weight.flatten() for weight in classifier.parameters()]))
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-5)
+    assert not torch.equal(ends[0], ends[2])
+    torch.testing.assert_close(ends[0], ends[2], rtol=0, atol=0.02)
 
 
 # --- label levels ---
