@@ -114,7 +114,7 @@ def copied(root: Path) -> Iterator[Path]:
     """A temporary folder with the files of `root` that tests need."""
     with tempfile.TemporaryDirectory(prefix="hirl-without-a-detail-") as folder:
         copy = Path(folder).resolve()
-        for name in ("src", "tests"):
+        for name in ("src", "tests", "docs"):
             shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(root / "pyproject.toml", copy)
         yield copy

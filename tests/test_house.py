@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {"recipes"},
     "terminal": {"files"},
     "hierarchy": {"files", "seeds"},  # torch only: usable alone
-    "data": {"files"},
+    "data": {"files", "seeds"},
     "backbones": set(),
     "metrics": set(),
     "methods": {"backbones", "data"},  # never the hierarchy: a method does not know that HIRL exists

@@ -64,6 +64,22 @@ def test_a_run_is_evaluated_at_every_label_level_and_stored(runs: dict[str, Run]
     assert {row["from"] for row in tree.rows if "from" in row} == {"pooled features", "z0", "z1", "z2"}
 
 
+def test_images_are_resized_as_the_methods_original_does(runs: dict[str, Run]) -> None:
+    """Bicubic for DINO and iBOT; recorded in the protocol, so that no result under another one is reused."""
+    run = runs["base"]
+    config = run.config_file.read_text()
+    for method, resized in (("MoCoV2", "bilinear"), ("DINO", "bicubic"), ("IBOT", "bicubic"), ("MoCoV3", "bilinear")):
+        run.config_file.write_text(config.replace("MoCoV2", method))
+        run.evaluate(QUICK, device="cpu", quiet=True)
+        assert stored(run, "knn")[-1]["protocol"]["images"]["interpolation"] == resized
+    run.config_file.write_text(config)
+    run.evaluate(QUICK, device="cpu", quiet=True, interpolation="bicubic", reuse=True)
+    protocol = stored(run, "knn")[-1]["protocol"]
+    assert (protocol["encoder"]["method"], protocol["images"]["interpolation"]) == ("MoCoV2", "bicubic")
+    with pytest.raises(ValueError, match="interpolation is 'nearest', but must be 'bilinear' or 'bicubic'"):
+        run.evaluate(QUICK, device="cpu", quiet=True, interpolation="nearest")
+
+
 def test_both_arms_have_a_tree_to_compare(runs: dict[str, Run]) -> None:
     (found,) = runs["base"].evaluate(TreeAgreement(levels=(24, 6)), device="cpu", quiet=True).values()
     assert found.chosen["tree"] == "built over 144 training images"

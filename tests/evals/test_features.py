@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from hirl.data import Shapes, open_images, open_in_memory
-from hirl.data.loader import normalisation
+from hirl.data.loader import EvaluationLoader, normalisation
 from hirl.data.sources.identity import image_identity
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
+from hirl.evals import feature_cache
 from hirl.evals.extractor import Extractor, Preprocessing, extract_features
 from hirl.evals.feature_cache import FeatureCache
 from hirl.runs.open_encoder import Encoder
@@ -92,6 +94,63 @@ def test_a_change_of_anything_they_depend_on_computes_them_again(shapes: Shapes,
         features(tmp_path, network, images, preprocessing, sha256)
         assert network.count == 300 * (place + 2)
     assert len(list(tmp_path.iterdir())) == len(others) + 1
+
+
+def test_many_features_are_in_half_precision_in_a_file(
+    shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same with and without a cache, from memory or from disk; a damaged file is replaced."""
+    network = Mean()
+    exact = features(None, network, shapes)
+    monkeypatch.setattr(feature_cache, "LARGE", 900)
+    first = features(tmp_path, network, shapes).clone()  # it is mapped from the file
+    assert first.dtype == torch.float16
+    torch.testing.assert_close(first.float(), exact, atol=1e-3, rtol=0)
+    assert torch.equal(features(None, network, shapes), first)
+    assert network.count == 900
+    assert torch.equal(features(tmp_path, network, shapes), first)
+    assert network.count == 900
+    small, large = sorted(tmp_path.iterdir(), key=lambda file: file.stat().st_size)
+    assert (small.suffix, large.suffix) == (".safetensors", ".npy")
+    assert large.stat().st_size == 128 + 900 * 2
+    large.write_bytes(large.read_bytes()[:-10])
+    assert torch.equal(features(tmp_path, network, shapes), first)
+    large.unlink()
+    assert torch.equal(features(tmp_path, network, shapes), first)
+    assert network.count == 1500
+    monkeypatch.setattr(feature_cache, "LARGE", 901)
+    assert features(None, network, shapes).dtype == torch.float32
+
+
+def test_features_beyond_half_precision_are_refused(shapes: Shapes, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Loud(Mean):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images) * 1e7
+
+    monkeypatch.setattr(feature_cache, "LARGE", 900)
+    with pytest.raises(ValueError, match="NaN or infinite in half precision for"):
+        features(None, Loud(), shapes)
+
+
+def test_images_are_resized_as_asked(tmp_path: Path) -> None:
+    """In the features and in their key; representations stay as the trees were built, bilinear."""
+    for name in ("1.png", "2.png"):
+        noise = torch.randint(256, (60, 60, 3), generator=torch.Generator().manual_seed(int(name[0])))
+        Image.fromarray(noise.to(torch.uint8).numpy()).save(tmp_path / name)
+    images = open_images(tmp_path)
+    found = {}
+    for interpolation in ("bilinear", "bicubic"):
+        preprocessing = replace(PLAIN, interpolation=interpolation, workers=0)
+        encoder = Encoder(name="pixels", network=nn.Flatten(), sha256="a", about={})
+        extractor = Extractor(encoder, preprocessing, FeatureCache(tmp_path / "cache"), progress=no_progress)
+        found[interpolation] = extractor.features(images)
+        expected = EvaluationLoader(
+            images, size=16, interpolation=interpolation, workers=0, mean=(0.0,) * 3, std=(1.0,) * 3
+        )
+        assert torch.equal(found[interpolation], next(iter(expected)).views[0].flatten(1))
+        same = extractor._get("representations", images, lambda: (nn.Flatten(), "b")).rows
+        assert torch.equal(same, found["bilinear"])
+    assert not torch.equal(found["bilinear"], found["bicubic"])
 
 
 def test_a_damaged_file_is_replaced(shapes: Shapes, tmp_path: Path) -> None:

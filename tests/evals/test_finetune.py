@@ -5,17 +5,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
 
 from hirl.data.sources.arrays import ArrayImages
+from hirl.evals import resumable, supervised
 from hirl.evals.base import Subject
+from hirl.evals.classifier_training import ClassifierTraining
 from hirl.evals.finetune import FineTune
 from hirl.evals.label_levels import accuracies
 from hirl.evals.learning_rates import make_optimiser, param_groups
+from hirl.evals.regularisation import PLAIN, Regularisation
 from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, TrainingSettings, fitting_batch
-from hirl.evals.supervised import Classifier, learn
+from hirl.evals.supervised import Classifier, Supervision
 from hirl.metrics.label_trees import parents
 
 Make = Callable[..., Subject]
@@ -45,6 +52,17 @@ def test_the_papers_settings() -> None:
             batch_size=1024,
             epochs=100,
             warmup_epochs=20,
+            final_share=1e-6 / 4e-3,
+            initial_std=2e-5,
+            regularisation=Regularisation(
+                drop_path=0.1,
+                rand_augment="rand-m9-mstd0.5-inc1",
+                erasing=0.25,
+                label_smoothing=0.1,
+                mixup=0.8,
+                cutmix=1.0,
+                interpolation="bicubic",
+            ),
         )
         == FINE_TUNE_VIT
     )
@@ -53,9 +71,10 @@ def test_the_papers_settings() -> None:
 def test_schedules() -> None:
     cnn, vit = FINE_TUNE_CNN, FINE_TUNE_VIT
     assert [cnn.share(epoch) for epoch in (0, 11.9, 12, 15.9, 16)] == pytest.approx([1, 1, 0.2, 0.2, 0.04])
-    assert [vit.share(epoch) for epoch in (0, 10, 20, 60, 100)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+    end = 1e-6 / 4e-3
+    assert [vit.share(epoch) for epoch in (0, 10, 20, 60, 100)] == pytest.approx([0, 0.5, 1, (1 + end) / 2, end])
     short = vit.scaled(10**6, epochs=10)
-    assert [short.share(epoch) for epoch in (1, 2, 6, 10)] == pytest.approx([0.5, 1, 0.5, 0])
+    assert [short.share(epoch) for epoch in (1, 2, 6, 10)] == pytest.approx([0.5, 1, (1 + end) / 2, end])
 
 
 @pytest.mark.parametrize(
@@ -85,6 +104,7 @@ def test_each_layer_of_a_transformer_learns_slower_than_the_one_above(coloured_s
     powers = {  # of the layer decay
         "heads.0.weight": 0,
         "heads.0.bias": 0,
+        "encoder.norm.weight": 0,  # as in BEiT, which counts it with the classifier
         "encoder.blocks.1.attn.qkv.weight": 1,
         "encoder.blocks.1.mlp.fc2.bias": 1,
         "encoder.blocks.0.attn.qkv.weight": 2,
@@ -117,7 +137,7 @@ def test_it_learns_on_a_copy_the_same_in_every_run(coloured_subject: Make, kind:
     subject = coloured_subject(kind, progress=lambda *call: calls.append(call))
     before = copy.deepcopy(subject.encoder.state_dict())
     state = torch.get_rng_state()
-    evaluation = FineTune(epochs=5)
+    evaluation = FineTune(epochs=5, regularisation="plain")
     result = evaluation.run(subject)
     assert result.headline["4 classes"] > 0.9
     assert result.chosen["optimiser"] == ("adamw" if kind == "vit" else "sgd")
@@ -135,7 +155,7 @@ def test_every_parameter_of_the_encoder_learns_along(coloured_subject: Make, kin
     settings = (FINE_TUNE_VIT if kind == "vit" else FINE_TUNE_CNN).scaled(160, epochs=1, encoder_lr=1.0)
     classifier = Classifier(subject, [4], settings)
     assert subject.train.labels is not None
-    learn(classifier, subject.train, subject.train.labels[:, :1], settings, subject=subject, task="finetune")
+    Supervision(subject, settings, "finetune").learn(classifier, subject.train, subject.train.labels[:, :1])
     before = dict(subject.encoder.named_parameters())
     for name, parameter in classifier.encoder.named_parameters():
         assert not torch.equal(parameter, before[name]), name
@@ -150,6 +170,53 @@ def test_the_seed_decides(coloured_subject: Make) -> None:
     evaluation = FineTune(epochs=1)
     found = [evaluation.run(coloured_subject("cnn", seed=seed)).headline for seed in range(3)]
     assert found[0] != found[1] or found[0] != found[2]
+
+
+def test_a_scaler_of_gradients_continues_too(
+    coloured_subject: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float16, which Fabric offers on a GPU only: the scale, which grows every other step, is in the checkpoint."""
+
+    def half(*_: object) -> Fabric:
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**9, growth_interval=2)
+        return Fabric(accelerator="cpu", devices=1, plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
+
+    monkeypatch.setattr(supervised, "join_processes", half)
+    monkeypatch.setattr(resumable, "SAVE_EVERY", 0.0)
+    evaluation, subject = FineTune(epochs=1, regularisation="plain"), coloured_subject("vit")
+    evaluation.run(replace(subject, folder=tmp_path / "alone"))
+    step = ClassifierTraining._step
+
+    def interrupted(self: ClassifierTraining, module: Any, optimiser: Any, number: int, pieces: Any) -> float:
+        if number == 5:
+            raise KeyboardInterrupt
+        return step(self, module, optimiser, number, pieces)
+
+    monkeypatch.setattr(ClassifierTraining, "_step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluation.run(replace(subject, folder=tmp_path / "stopped"))
+    left = torch.load(tmp_path / "stopped" / "finetune.ckpt", weights_only=True)
+    assert (left["step"], left["precision"]["scale"]) == (5, 2.0**11)
+    monkeypatch.setattr(ClassifierTraining, "_step", step)
+    evaluation.run(replace(subject, folder=tmp_path / "stopped"))
+    ends = [torch.load(tmp_path / name / "finetune.ckpt", weights_only=True) for name in ("alone", "stopped")]
+    assert all(torch.equal(value, ends[1]["classifier"][name]) for name, value in ends[0]["classifier"].items())
+
+
+def test_mixed_precision_and_accumulated_parts(coloured_subject: Make) -> None:
+    """bf16 learns as well; without batch norm, four parts of a batch are the same step as one."""
+    subject = coloured_subject("vit")
+    assert subject.train.labels is not None
+    settings = replace(FINE_TUNE_VIT, regularisation=PLAIN).scaled(160, epochs=1)
+    ends = []
+    for precision, accumulate in (("32-true", 1), ("32-true", 4), ("bf16-mixed", 1)):
+        classifier = Classifier(subject, [4], settings)
+        training = Supervision(subject, settings, "finetune", precision, accumulate)  # type: ignore[arg-type]
+        training.learn(classifier, subject.train, subject.train.labels[:, :1])
+        ends.append(torch.cat([weight.flatten() for weight in classifier.parameters()]))
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-5)
+    assert not torch.equal(ends[0], ends[2])
+    torch.testing.assert_close(ends[0], ends[2], rtol=0, atol=0.02)
 
 
 # --- label levels ---

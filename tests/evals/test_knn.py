@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -92,6 +95,77 @@ def test_neighbours_are_those_of_a_full_sort(N: int, k: int, monkeypatch: pytest
     assert torch.equal(torch.cat([chunk.rows for chunk in found]), expected.indices[:, :k])
     covered = torch.cat([torch.arange(23)[chunk.queries] for chunk in found])
     assert torch.equal(covered, torch.arange(23))
+
+
+@pytest.mark.parametrize(("N", "k"), [(1000, 10), (1003, 7), (999, 400), (50, 50)])
+def test_chunks_of_rows_change_nothing(N: int, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does half precision, beyond its rounding."""
+    generator = torch.Generator().manual_seed(N)
+    rows, queries = torch.randn(N, 6, generator=generator), torch.randn(23, 6, generator=generator)
+    expected = (F.normalize(queries, dim=1) @ F.normalize(rows, dim=1).T).sort(dim=1, descending=True)
+    monkeypatch.setattr(neighbours, "ROWS", 6 * 130)
+    monkeypatch.setattr(neighbours, "QUERIES", 9)
+    monkeypatch.setattr(neighbours, "CHUNK", 4 * 130)
+    found = list(nearest_rows(rows, queries, k))
+    torch.testing.assert_close(torch.cat([chunk.similar for chunk in found]), expected.values[:, :k])
+    assert torch.equal(torch.cat([chunk.rows for chunk in found]), expected.indices[:, :k])
+    covered = torch.cat([torch.arange(23)[chunk.queries] for chunk in found])
+    assert torch.equal(covered, torch.arange(23))
+    half = torch.cat([chunk.similar for chunk in nearest_rows(rows.half(), queries.half(), k)])
+    torch.testing.assert_close(half, expected.values[:, :k], atol=2e-3, rtol=0)
+
+
+MEASURE = """
+import pathlib, sys, threading, time
+import numpy as np, torch
+import hirl.metrics.neighbours as neighbours
+from hirl.metrics.knn import knn_accuracy
+
+torch.set_num_threads(1)
+neighbours.ROWS, neighbours.CHUNK, neighbours.QUERIES = 1 << 21, 1 << 19, 256
+
+def own():
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+def measured(rows):
+    labels = torch.arange(len(rows))[:, None] % 4
+    most, done = 0, threading.Event()
+
+    def watch():
+        nonlocal most
+        while not done.wait(0.001):
+            most = max(most, own())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    knn_accuracy(rows, labels, rows[:300], labels[:300], ks=(20, 200))
+    done.set()
+    watcher.join()
+    return most
+
+measured(torch.randn(2048, 8).half())  # what libraries allocate once
+before = own()
+for file in sys.argv[1:]:
+    print((measured(torch.from_numpy(np.load(file, mmap_mode="r+"))) - before) / 1024)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's account of a process's own memory")
+def test_memory_does_not_grow_with_the_images(tmp_path: Path) -> None:
+    """Half-precision features in mapped files of 32 and 96 MiB, searched in chunks that are 1/16 of the usual ones."""
+    files = []
+    for count in (8 * 1024, 24 * 1024):
+        files.append(tmp_path / f"{count}.npy")
+        rows = np.lib.format.open_memmap(files[-1], "w+", dtype=np.float16, shape=(count, 2048))
+        rows[:] = np.random.default_rng(0).standard_normal(2048, dtype=np.float32).astype(np.float16)
+        rows[:, 0] = np.arange(count) % 7
+        rows.flush()
+    done = subprocess.run([sys.executable, "-c", MEASURE, *map(str, files)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    peaks = [float(line) for line in done.stdout.split()]  # MiB
+    assert max(peaks) < 1024 / 16
+    assert peaks[1] < peaks[0] + 8  # a chunk has 8 MiB
 
 
 def test_repeated_rows_are_found_as_often_as_they_are_there() -> None:

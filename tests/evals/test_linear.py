@@ -24,7 +24,7 @@ from hirl.evals.linear import Linear
 from hirl.evals.logistic import fit
 from hirl.evals.sampling import held_out
 from hirl.evals.settings import LINEAR, TrainingSettings
-from hirl.evals.supervised import Classifier
+from hirl.evals.supervised import Classifier, Supervision
 
 Make = Callable[..., Subject]
 
@@ -269,6 +269,32 @@ def test_lars_adapts_the_rate_without_weight_decay() -> None:
     torch.testing.assert_close(moved, LINEAR["SimSiam"].classifier_lr * TRUST * before.norm())
 
 
+def test_ibot_sweeps_the_published_rates(coloured_subject: Make) -> None:
+    """1 to 9 times 10⁻⁴ to 10⁰ per 256 images: all learn side by side, and each as it would alone."""
+    published = [n * 10.0**k for k in range(-4, 1) for n in range(1, 10)]
+    assert [rate * 256 / 1024 for rate in LINEAR["IBOT"].rates] == pytest.approx(published)
+    subject = coloured_subject("vit", method="IBOT")
+    result = Linear(setting="official", epochs=2).run(subject)
+    assert result.chosen["rates_tried"] == 45
+    assert result.chosen["rate_chosen_on"] == "the test images, as in the original"
+    here = [rate * 16 / 256 for rate in published]
+    for row in result.rows:
+        assert min(abs(row["lr"] / rate - 1) for rate in here) < 1e-9
+    assert result.headline["2 classes"] > 0.9
+
+    settings = LINEAR["IBOT"].scaled(len(subject.train), epochs=1)
+    assert subject.train.labels is not None
+    together = Classifier(subject, [4, 2], settings)
+    alone = Classifier(subject, [4, 2], replace(settings, rates=settings.rates[30:31]))
+    for place, head in ((30, 0), (75, 1)):
+        alone.heads[head].load_state_dict(together.heads[place].state_dict())
+    Supervision(subject, settings, "linear").learn(together, subject.train, subject.train.labels)
+    single = replace(settings, rates=settings.rates[30:31])
+    Supervision(subject, single, "linear").learn(alone, subject.train, subject.train.labels)
+    for place, head in ((30, 0), (75, 1)):
+        torch.testing.assert_close(together.heads[place].weight, alone.heads[head].weight)
+
+
 # --- refusals ---
 
 
@@ -290,5 +316,9 @@ def test_refusals(coloured_subject: Make) -> None:
         Linear(setting="SwAV", batch_size=500).run(subject)
     with pytest.raises(ValueError, match="one image per class, but the fast linear evaluation holds some out"):
         Linear().run(coloured_subject(count=1))
+    with pytest.raises(ValueError, match="16-mixed, in which the highest rates overflow: choose bf16-mixed"):
+        Linear(setting="IBOT", precision="16-mixed").run(subject)
+    with pytest.raises(ValueError, match="cannot be cut into 3 equal parts"):
+        Linear(setting="SwAV", batch_size=16, accumulate=3).run(subject)
     with pytest.raises(ValueError, match="classifier_lr is nan"):
         TrainingSettings(classifier_lr=np.nan, batch_size=1, epochs=1)

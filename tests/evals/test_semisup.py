@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -122,7 +123,14 @@ def test_official_settings() -> None:
         assert settings.batch_size == 256
         assert (settings.epochs, settings.milestones, settings.factor, settings.weight_decay) == (20, (12, 16), 0.2, 0)
     for settings in SEMI_VIT.values():
-        assert replace(settings, encoder_lr=4e-3, classifier_lr=4e-3) == FINE_TUNE_VIT
+        assert settings.final_share * settings.encoder_lr == pytest.approx(1e-6)
+        changed: dict[str, Any] = {
+            "encoder_lr": 4e-3,
+            "classifier_lr": 4e-3,
+            "final_share": 1e-6 / 4e-3,
+            "fewest_steps": 50,
+        }
+        assert replace(settings, **changed) == FINE_TUNE_VIT
 
 
 @pytest.mark.parametrize(
@@ -161,3 +169,29 @@ def test_files_instead_of_shares(coloured_subject: Make, folder: ImageSet, tmp_p
         SemiSupervised(files="nowhere.txt").run(subject)
     with pytest.raises(ValueError, match="shares is empty"):
         SemiSupervised(shares=()).run(subject)
+
+
+def test_one_per_cent_of_imagenet_keeps_the_published_batch_and_rate() -> None:
+    """1 % of ImageNet has 12,811 images by the usual list, or 13 of each class."""
+    for count in (12_811, 13_000):
+        for family, batch, rate in ((SEMI_VIT, 1024, 1e-3), (SEMI_CNN, 256, 0.02)):
+            settings = family[0.01].scaled(count)
+            assert settings.batch_size == batch
+            assert settings.encoder_lr == rate
+    assert SEMI_VIT[0.1].scaled(128_116) == SEMI_VIT[0.1]
+
+
+def test_a_smaller_batch_is_reported_in_a_line(coloured_subject: Make) -> None:
+    lines: list[str] = []
+    subject = replace(coloured_subject("vit"), message=lines.append)
+    SemiSupervised(shares=(0.5,), epochs=1).run(subject)
+    assert lines == [
+        "semisup 50 %: a batch of 16 instead of the published 1,024, with which 80 images have 0 steps per epoch; "
+        "the rates follow (1.25e-05, 1.25e-05 for the classifier)"
+    ]
+    lines.clear()
+    settings = SemiSupervised(shares=(0.5,), epochs=1, batch_size=1024)._adapted(
+        SEMI_VIT[0.1], 5000, subject, task="semisup"
+    )
+    assert settings.encoder_lr == 1e-4
+    assert not lines

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CPU = torch.device("cpu")
 Part = Literal["train", "test"]
+Interpolation = Literal["bilinear", "bicubic"]
 Row = Mapping[str, Any]  # column → value
 
 
@@ -56,6 +57,7 @@ class Subject:
     encoder: nn.Module  # images (B, C, H, W) → features (B, width); frozen and in eval mode
     image_size: int
     normalisation: Normalisation
+    interpolation: Interpolation = field(default="bilinear", kw_only=True)  # of test images, when they are resized
     parts: Mapping[Part, ImageSet]  # labels (N, levels), the finest level first
     features: Callable[[Part], Tensor]  # (N, width) of a part's centre-cropped images; computed once for all tasks
     representations: Callable[[Part], Tensor] | None = None  # (N, 1 + L, D): z⁰…zᴸ, where there is a run
@@ -64,7 +66,9 @@ class Subject:
     seed: int = 0
     device: torch.device = CPU
     workers: int | None = None  # processes that read images; None: as suits them
-    folder: Path | None = None  # for files beside the result, such as a checkpoint of long training; not created yet
+    # For files beside the result, such as a checkpoint of long training. Not created yet; None if there is no result
+    # file, or if the content of the images is unknown: nothing could be continued.
+    folder: Path | None = None
     progress: Progress = no_progress
     message: Callable[[str], None] = no_message  # prints a line
 

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
 from hirl import evals
 from hirl.backbones import feature_maps
+from hirl.data.sources.identity import is_identified
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.subset import Subset
 from hirl.evals.base import Evaluation, Part, Result, Subject
@@ -21,10 +22,13 @@ from hirl.evals.extractor import Extractor, Preprocessing, check_features, check
 from hirl.evals.feature_cache import FeatureCache
 from hirl.evals.images import request_images
 from hirl.evals.labels import check_labels
+from hirl.evals.processes import by_the_first, is_first, launch
 from hirl.evals.protocol import protocol_of, store, stored
 from hirl.evals.report import print_headline, print_message, print_result
+from hirl.evals.settings import INTERPOLATION
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
+from hirl.methods.parts import ranks
 from hirl.runs.folder import Run
 from hirl.runs.open_encoder import find_device, open_encoder
 from hirl.runs.results import result_file
@@ -57,9 +61,11 @@ def evaluate(
     channels: int | None = None,
     mean: tuple[float, ...] | None = None,
     std: tuple[float, ...] | None = None,
+    interpolation: Literal["bilinear", "bicubic"] | None = None,
     method: str | type[Method] | None = None,
     seed: int = 0,
     device: str | None = None,
+    devices: int = 1,
     workers: int | None = None,
     out: str | os.PathLike[str] | None = None,
     cache: str | os.PathLike[str] | None = AUTO,
@@ -83,9 +89,12 @@ def evaluate(
         channels: Channels of the images; by default the run's, else 3.
         mean: Subtracted from each channel, in [0, 1]; by default as in the run's training, else ImageNet's.
         std: Divides each channel.
+        interpolation: How images are resized; by default as the original of the run's method does, bicubic for DINO
+            and iBOT, else bilinear.
         method: The class of the run's method, if it is not part of hirl.
         seed: Seed of all random numbers.
         device: cpu, cuda …; by default a GPU if there is one.
+        devices: Number of devices on this machine, each with a process of its own. Under torchrun, leave it out.
         workers: Processes that read images.
         out: The folder for results; by default the run's, else none are written.
         cache: The folder for features; by default the run's, else none are kept; null for none.
@@ -103,19 +112,21 @@ def evaluate(
     request = request_images(encoder, data, test_data=test_data, split=split, test_split=test_split, channels=channels)
     folder = _results_folder(encoder.run, out)
     features = FeatureCache(_cache_folder(encoder.run, cache))
-    where = find_device(device)
+    if interpolation not in (None, "bilinear", "bicubic"):
+        raise ValueError(f"interpolation is {interpolation!r}, but must be 'bilinear' or 'bicubic'")
+    resize = interpolation or INTERPOLATION.get(_method_name(encoder.run) or "", "bilinear")
+    where = launch(find_device(device), devices)
     extractors: dict[Preprocessing, Extractor] = {}
     tree = _tree(encoder.run)
-    quiet = quiet or not _is_first_process()
+    quiet = quiet or not is_first()
 
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
 
         def prepare(task: Evaluation) -> Prepared:
             parts = task.open_parts(request)
             first = parts.get("train", parts["test"])
-            preprocessing = preprocessing_for(
-                encoder, first, image_size=image_size, mean=mean, std=std, device=where, workers=workers
-            )
+            given: dict[str, Any] = {"image_size": image_size, "mean": mean, "std": std, "workers": workers}
+            preprocessing = preprocessing_for(encoder, first, **given, device=where, interpolation=resize)
             if preprocessing not in extractors:  # tasks on the same images share their features
                 extractors[preprocessing] = Extractor(
                     encoder, preprocessing, features, method=method, progress=progress
@@ -137,29 +148,35 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
     task, subject, extractor = prepared
     protocol = None if folder is None else protocol_of(task, subject, extractor)
     if reuse and folder is not None and protocol is not None:
-        known = stored(folder, protocol)
+        known = by_the_first(lambda: stored(folder, protocol))
         if known is not None:
             if not quiet:
                 print_headline(task.name, known, note="stored earlier")
             return known
-    if folder is not None and protocol is not None:
+    if folder is not None and protocol is not None and all(map(is_identified, protocol["data"].values())):
         subject = replace(subject, folder=result_file(folder, protocol).with_suffix(""))
     if task.needs.features:
+        if ranks.size() > 1:
+            _extract_together(task, subject, extractor)
         subject = _without_unreadable(subject, extractor)
     if not quiet:
         subject = replace(subject, message=print_message)
     with _errors_named(task):
-        result = task.run(subject)
-    if folder is not None and protocol is not None and _is_first_process():
+        # Features are with the first process. Training is shared by all of them.
+        result = by_the_first(lambda: task.run(subject)) if task.needs.features else task.run(subject)
+    if folder is not None and protocol is not None and is_first():
         store(folder, protocol, result, extractor)
     if not quiet:
         print_result(task.name, subject, result, sized=task.needs.features)
     return result
 
 
-def _is_first_process() -> bool:
-    """Whether this process writes and prints: of those that torchrun started one does."""
-    return os.environ.get("RANK", "0") == "0"
+def _extract_together(task: Evaluation, subject: Subject, extractor: Extractor) -> None:
+    """Extract all that the task may need by all processes; the first one keeps it."""
+    for images in subject.parts.values():
+        extractor.features(images)
+        if task.needs.run and extractor.encoder.run is not None:
+            extractor.representations(images)
 
 
 @contextmanager
@@ -179,6 +196,11 @@ def _tree(run: Run | None) -> PrototypeTree | None:
         return None
 
 
+def _method_name(run: Run | None) -> str | None:
+    """The class of the method that trained the encoder."""
+    return None if run is None else str(run.config["method"]["class_path"]).rsplit(".", 1)[-1]
+
+
 def _subject(extractor: Extractor, parts: dict[Part, ImageSet], tree: PrototypeTree | None, seed: int) -> Subject:
     encoder, preprocessing = extractor.encoder, extractor.preprocessing
     run = encoder.run
@@ -187,11 +209,12 @@ def _subject(extractor: Extractor, parts: dict[Part, ImageSet], tree: PrototypeT
         encoder=extractor.network,
         image_size=preprocessing.size,
         normalisation=preprocessing.normalisation,
+        interpolation=preprocessing.interpolation,
         parts=parts,
         features=lambda part: extractor.features(parts[part]),
         representations=None if run is None else lambda part: extractor.representations(parts[part]),
         tree=tree,
-        method=None if run is None else run.config["method"]["class_path"].rsplit(".", 1)[-1],
+        method=_method_name(run),
         seed=seed,
         device=preprocessing.device,
         workers=preprocessing.workers,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl.data.loader import EvaluationLoader, normalisation
@@ -15,9 +17,11 @@ from hirl.data.sources.escape import one_line
 from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
-from hirl.evals.base import CPU
-from hirl.evals.feature_cache import FeatureCache, ImageFeatures
+from hirl.evals.base import CPU, Interpolation
+from hirl.evals.feature_cache import Allocate, FeatureCache, ImageFeatures, in_memory
+from hirl.evals.processes import by_the_first
 from hirl.methods.base import Method
+from hirl.methods.parts import ranks
 from hirl.runs.open_encoder import Encoder
 from hirl.runs.representations import Trained, load_trained
 from hirl.terminal.progress import Progress
@@ -31,10 +35,20 @@ class Preprocessing:
     normalisation: Normalisation
     device: torch.device = CPU
     workers: int | None = None
+    interpolation: Interpolation = "bilinear"
 
-    def loader(self, images: ImageSet) -> EvaluationLoader:
-        mean, std = self.normalisation.mean, self.normalisation.std
-        return EvaluationLoader(images, size=self.size, mean=mean, std=std, device=self.device, workers=self.workers)
+    def loader(self, images: ImageSet, *, rank: int = 0, world_size: int = 1) -> EvaluationLoader:
+        return EvaluationLoader(
+            images,
+            size=self.size,
+            mean=self.normalisation.mean,
+            std=self.normalisation.std,
+            interpolation=self.interpolation,
+            device=self.device,
+            workers=self.workers,
+            rank=rank,
+            world_size=world_size,
+        )
 
 
 def preprocessing_for(
@@ -46,12 +60,13 @@ def preprocessing_for(
     std: tuple[float, ...] | None = None,
     device: torch.device = CPU,
     workers: int | None = None,
+    interpolation: Interpolation = "bilinear",
 ) -> Preprocessing:
     """What the encoder was trained with; else what is given; else the size of small images or 224, and ImageNet's
     normalisation."""
     size = next(size for size in (encoder.image_size, image_size, images.default_size) if size is not None)
     normal = normalisation(images, encoder.mean or _tuple(mean), encoder.std or _tuple(std))
-    return Preprocessing(size, normal, device, workers)
+    return Preprocessing(size, normal, device, workers, interpolation)
 
 
 def _tuple(values: Any) -> tuple[float, ...] | None:
@@ -111,21 +126,31 @@ class Extractor:
     def _get(self, kind: str, images: ImageSet, find: Callable[[], tuple[nn.Module, str]]) -> ImageFeatures:
         if (kind, images) not in self._computed:
             network, sha256 = find()
+            # Trees are built over images that were resized bilinearly: so must be what is compared with them.
+            resized = (
+                replace(self.preprocessing, interpolation="bilinear") if kind != "features" else self.preprocessing
+            )
 
-            def compute() -> ImageFeatures:
+            def compute(allocate: Allocate) -> ImageFeatures:
                 task = f"{kind} of {images.name}"
-                return extract_features(network, images, self.preprocessing, task=task, progress=self.progress)
+                return extract_features(network, images, resized, task=task, progress=self.progress, allocate=allocate)
 
-            if self.cache.folder is None or not is_identified(self.identity(images)):
-                self._computed[kind, images] = compute()
+            cache = self.cache if is_identified(self.identity(images)) else FeatureCache(None)
+            key: dict[str, Any] = {
+                "network": sha256,
+                "size": resized.size,
+                "normalisation": asdict(resized.normalisation),
+                "images": self.identity(images),
+            }
+            if resized.interpolation != "bilinear":
+                key["interpolation"] = resized.interpolation
+            known = ranks.size() > 1 and by_the_first(lambda: cache.find(kind, key) is not None)
+            if ranks.rank() == 0:
+                self._computed[kind, images] = cache.get_or_compute(kind, key, compute)
+            elif known:  # the first process reads them
+                self._computed[kind, images] = ImageFeatures(torch.empty(0), torch.ones(len(images), dtype=torch.bool))
             else:
-                key = {
-                    "network": sha256,
-                    "size": self.preprocessing.size,
-                    "normalisation": asdict(self.preprocessing.normalisation),
-                    "images": self.identity(images),
-                }
-                self._computed[kind, images] = self.cache.get_or_compute(kind, key, compute)
+                self._computed[kind, images] = compute(in_memory)
             self._warn(images, self._computed[kind, images].readable)
         return self._computed[kind, images]
 
@@ -146,34 +171,75 @@ class Extractor:
 
 @torch.no_grad()
 def extract_features(
-    network: nn.Module, images: ImageSet, preprocessing: Preprocessing, *, task: str, progress: Progress
+    network: nn.Module,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    *,
+    task: str,
+    progress: Progress,
+    allocate: Allocate = in_memory,
 ) -> ImageFeatures:
-    """The network's output for every image in order, computed in eval mode, on the CPU."""
-    loader = preprocessing.loader(images)
+    """The network's output for every image in order, computed in eval mode, on the CPU.
+
+    Each process takes its share; the first one gets all of them, the others get none.
+    """
     training = network.training
     network.eval()
     features: Tensor | None = None
     readable = torch.ones(len(images), dtype=torch.bool)
+    unsound: list[int] = []
     done = 0
-    for batch in loader:
-        output = network(batch.views[0]).float().cpu()
-        if features is None:
-            features = torch.empty(len(images), *output.shape[1:])
-        output[~batch.readable] = torch.nan
-        features[done : done + len(output)] = output
-        readable[done : done + len(output)] = batch.readable
-        done += len(output)
-        progress(task, done, len(images))
+    for index, output, could_read in _outputs(network, images, preprocessing):
+        done += len(index)
+        if ranks.rank() == 0:
+            if features is None:
+                features = allocate((len(images), *output.shape[1:]))
+            output[~could_read] = torch.nan
+            features[index] = output.to(features.dtype)
+            readable[index] = could_read
+            sound = features[index].flatten(1).isfinite().all(1)
+            unsound += index[~sound & could_read].tolist()
+            progress(task, done, len(images))
     network.train(training)
+    if ranks.rank() > 0:
+        return ImageFeatures(torch.empty(0), readable)
     assert features is not None  # a loader has at least one image
-    unsound = ~features.flatten(1).isfinite().all(1) & readable
-    if unsound.any():
-        first = int(unsound.nonzero()[0])
+    if unsound:
+        half = " in half precision" if features.dtype == torch.float16 else ""
         raise ValueError(
-            f"the network gives features that are NaN or infinite for {int(unsound.sum()):,} of the {len(images):,} "
-            f"images of {images.name}, the first being {images.path(first)}: its weights are not sound"
+            f"the network gives features that are NaN or infinite{half} for {len(unsound):,} of the {len(images):,} "
+            f"images of {images.name}, the first being {images.path(min(unsound))}: its weights are not sound"
         )
     return ImageFeatures(features, readable)
+
+
+def _outputs(
+    network: nn.Module, images: ImageSet, preprocessing: Preprocessing
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Per batch of all processes the indices of its images, the network's outputs and which images could be read."""
+    shared = ranks.size() > 1 and len(images) >= ranks.size()
+    loader = preprocessing.loader(images, **({"rank": ranks.rank(), "world_size": ranks.size()} if shared else {}))
+    batches, place = iter(loader), 0
+    rounds = ceil(ceil(len(images) / ranks.size()) / loader.batch_size) if shared else len(loader)
+    output = torch.empty(0)
+    for _ in range(rounds):
+        batch = next(batches, None)
+        count = 0 if batch is None else len(batch)
+        index = torch.from_numpy(loader.indices[place : place + count])
+        place += count
+        if batch is not None:
+            output = network(batch.views[0]).float()
+        could_read = torch.ones(0, dtype=torch.bool) if batch is None else batch.readable
+        if not shared:
+            yield index, output.cpu(), could_read
+            continue
+        # Equally many rows per process: the last batches may differ by one row.
+        most, device = loader.batch_size, output.device
+        rows = F.pad(output[:count].flatten(1), (0, 0, 0, most - count))
+        marks = F.pad(torch.stack([index, could_read.long()], 1), (0, 0, 0, most - count), value=-1).to(device)
+        rows, marks = ranks.joined(rows).cpu(), ranks.joined(marks).cpu()
+        real = marks[:, 0] >= 0
+        yield marks[real, 0], rows[real].unflatten(1, output.shape[1:]), marks[real, 1].bool()
 
 
 def check_same(encoder: Encoder, **given: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hirl.backbones import has_tokens
@@ -10,10 +10,14 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Needs, Result, Row, Subject
 from hirl.evals.label_levels import accuracies
 from hirl.evals.labels import check_level, labels_of, labels_of_part
+from hirl.evals.processes import Precision
+from hirl.evals.regularisation import PLAIN
 from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, TrainingSettings
-from hirl.evals.supervised import Classifier, learn, predict
+from hirl.evals.supervised import Classifier, Supervision
+from hirl.methods.parts import ranks
 
 Family = Literal["cnn", "vit"]
+OPTIONS = ("drop_path", "rand_augment", "erasing", "label_smoothing", "mixup", "cutmix")  # of the regularisation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +32,16 @@ class FineTune(Evaluation):
         batch_size: None for that of the settings, made smaller where it would leave under fifty steps per epoch.
         encoder_lr: Peak rate of the encoder at the settings' own batch, scaled with the batch; None for theirs.
         classifier_lr: The same for the classifier.
+        regularisation: "paper" for that of the family's published settings: none for CNNs, all of the following for
+            transformers; "plain" for random crops and flips alone.
+        drop_path: Probability that the last block drops its residual branches; None for the regularisation's own.
+        rand_augment: RandAugment by timm's name of a policy, or none.
+        erasing: Probability that a rectangle of an image becomes noise.
+        label_smoothing: Share of the target that is spread over all classes.
+        mixup: α of mixtures of two images.
+        cutmix: α of images with a rectangle of another one; with mixup, half of the mixtures are of either kind.
+        precision: Of the forward and backward pass.
+        accumulate: Parts that a batch is cut into if it does not fit at once.
     """
 
     name: ClassVar[str] = "finetune"
@@ -37,6 +51,15 @@ class FineTune(Evaluation):
     batch_size: int | None = None
     encoder_lr: float | None = None
     classifier_lr: float | None = None
+    regularisation: Literal["paper", "plain"] = "paper"
+    drop_path: float | None = None
+    rand_augment: str | None = None
+    erasing: float | None = None
+    label_smoothing: float | None = None
+    mixup: float | None = None
+    cutmix: float | None = None
+    precision: Precision = "32-true"
+    accumulate: int = 1
 
     @property
     def needs(self) -> Needs:
@@ -44,7 +67,7 @@ class FineTune(Evaluation):
 
     def run(self, subject: Subject) -> Result:
         official = {"cnn": FINE_TUNE_CNN, "vit": FINE_TUNE_VIT}[self._family(subject)]
-        settings = self._adapted(official, len(subject.train))
+        settings = self._adapted(official, len(subject.train), subject, task=self.name)
         rows = self._tuned(subject, subject.train, settings, task=self.name)
         return Result({row["labels"]: row["accuracy"] for row in rows}, rows, settings.effective)
 
@@ -55,17 +78,24 @@ class FineTune(Evaluation):
             )
         return self.family or ("vit" if has_tokens(subject.encoder) else "cnn")
 
-    def _adapted(self, official: TrainingSettings, images: int) -> TrainingSettings:
+    def _adapted(self, official: TrainingSettings, images: int, subject: Subject, *, task: str) -> TrainingSettings:
         """The official settings for a number of training images, with this evaluation's arguments."""
-        settings = official.scaled(
+        if self.regularisation not in ("paper", "plain"):
+            raise ValueError(f"{self.name}.regularisation is {self.regularisation!r}, but must be 'paper' or 'plain'")
+        kept = official.regularisation if self.regularisation == "paper" else PLAIN
+        given = {name: getattr(self, name) for name in OPTIONS}
+        settings = replace(official, regularisation=kept.changed(**given)).scaled(
             images,
             epochs=self.epochs,
             batch_size=self.batch_size,
             encoder_lr=self.encoder_lr,
             classifier_lr=self.classifier_lr,
+            pieces=max(1, self.accumulate) * ranks.size(),
         )
         if settings.encoder_lr == 0:
             raise ValueError("encoder_lr is 0, but the encoder has to learn: choose a rate above 0, or the task linear")
+        if settings.batch_size != official.batch_size:
+            subject.message(f"{task}: {smaller_batch(official, settings, images)}")
         return settings
 
     def _tuned(self, subject: Subject, images: ImageSet, settings: TrainingSettings, *, task: str) -> list[Row]:
@@ -74,6 +104,18 @@ class FineTune(Evaluation):
         check_level(self.level, subject.train)
         learnt = labels_of_part(images)[:, self.level : self.level + 1]
         classifier = Classifier(subject, [len(images.label_names[self.level])], settings)
-        learn(classifier, images, learnt, settings, subject=subject, task=task)
-        predictions, index = predict(classifier, subject.test, subject=subject, task=task)
+        if settings.regularisation.drop_path and not classifier.drop_paths:
+            subject.message(f"{task}: no drop path, as {subject.name} is not a transformer of timm")
+        training = Supervision(subject, settings, task, self.precision, self.accumulate)
+        training.learn(classifier, images, learnt)
+        predictions, index = training.predict(classifier, subject.test)
         return accuracies(predictions[:, 0], test_labels[index], train_labels, level=self.level, images=subject.test)
+
+
+def smaller_batch(official: TrainingSettings, settings: TrainingSettings, images: int) -> str:
+    """Why and how the batch differs from the published one."""
+    rates = f"{settings.encoder_lr:.3g}, {settings.classifier_lr:.3g} for the classifier"
+    return (
+        f"a batch of {settings.batch_size} instead of the published {official.batch_size:,}, with which {images:,} "
+        f"images have {images // official.batch_size} steps per epoch; the rates follow ({rates})"
+    )

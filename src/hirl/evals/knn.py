@@ -39,6 +39,7 @@ class KNN(Evaluation):
             test_labels,
             ks=self.ks,
             temperature=self.temperature,
+            device=subject.device,
         )
         names = level_names(subject.test)
         best = found.argmax(0).tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 from hirl.evals.settings import TrainingSettings
 
 MOMENTUM = 0.9  # in every official setting with SGD or LARS
+FINAL_NORMS = ("norm", "fc_norm")  # timm's names of a transformer's norm after the last block
 TRUST = 0.001  # LARS's coefficient in SimSiam's linear classification
 
 
@@ -32,15 +34,25 @@ def param_groups(encoder: nn.Module, heads: nn.Module, settings: TrainingSetting
     """Groups of `params`, `peak` and `weight_decay`; a frozen encoder is in none."""
     if settings.layer_decay != 1:
         return [*_layers(heads, settings, settings.classifier_lr, 1.0), *_encoder_layers(encoder, settings)]
-    groups = [{"params": list(heads.parameters()), "peak": settings.classifier_lr}]
+    groups: list[dict[str, Any]] = [{"params": list(heads.parameters()), "peak": settings.classifier_lr}]
+    if settings.rates:  # the heads of a label level follow each other, one per rate
+        found = zip(heads.children(), cycle(settings.rates), strict=False)
+        groups = [{"params": list(head.parameters()), "peak": rate} for head, rate in found]
     if settings.encoder_lr:
         groups.append({"params": list(encoder.parameters()), "peak": settings.encoder_lr})
     return [group | {"weight_decay": settings.weight_decay} for group in groups]
 
 
 def _encoder_layers(encoder: nn.Module, settings: TrainingSettings) -> list[dict[str, Any]]:
-    """Layer decay as in BEiT: the classifier is the top layer, the patch embedding the lowest."""
-    return _layers(encoder, settings, settings.encoder_lr * settings.layer_decay, settings.layer_decay)
+    """Layer decay as in BEiT: the classifier and the final norm are the top layer, the patch embedding the lowest."""
+    groups = _layers(encoder, settings, settings.encoder_lr * settings.layer_decay, settings.layer_decay)
+    top = {id(weight) for name, weight in encoder.named_parameters() if name.split(".")[0] in FINAL_NORMS}
+    final = [weight for group in groups for weight in group["params"] if id(weight) in top]
+    for group in groups:
+        group["params"] = [weight for weight in group["params"] if id(weight) not in top]
+    if final:
+        groups.append({"params": final, "weight_decay": 0.0, "peak": settings.encoder_lr})
+    return [group for group in groups if group["params"]]
 
 
 def _layers(module: nn.Module, settings: TrainingSettings, top: float, decay: float) -> list[dict[str, Any]]:

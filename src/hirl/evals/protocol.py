@@ -29,7 +29,7 @@ def protocol_of(task: Evaluation, subject: Subject, extractor: Extractor) -> dic
         "arguments": to_plain(task.arguments),
         "seed": subject.seed,
         "encoder": {"sha256": encoder.sha256, "method": subject.method},
-        "images": {"size": subject.image_size} | asdict(subject.normalisation),
+        "images": {"size": subject.image_size, "interpolation": subject.interpolation} | asdict(subject.normalisation),
         "data": {part: _described(images, extractor) for part, images in sorted(subject.parts.items())},
     }
     if task.needs.run and encoder.run is not None:

@@ -25,8 +25,8 @@ from hirl.terminal.figures import Figure
 class SemiSupervised(FineTune):
     """Accuracy after the last epoch of training on each share of the training images.
 
-    Rates and batch size are those of the official share, 1 % or 10 %, that is nearest on a log scale. Beside the
-    arguments of `FineTune`:
+    Rates and batch size are those of the official share, 1 % or 10 %, that is nearest on a log scale; where the images
+    are too few for the published batch, a line gives the one that is used. Beside the arguments of `FineTune`:
 
     Args:
         shares: Shares of the training images, with the same number of images per class.
@@ -46,9 +46,10 @@ class SemiSupervised(FineTune):
         for share, picked in self._picked(subject).items():
             images = Subset(subject.train, picked)
             nearest = nearest_share(share)
-            settings = self._adapted(official[nearest], len(images))
             name = f"{100 * share:.4g} %"
-            found = self._tuned(subject, images, settings, task=f"{self.name} {name}")
+            task = f"{self.name} {name}"
+            settings = self._adapted(official[nearest], len(images), subject, task=task)
+            found = self._tuned(subject, images, settings, task=task)
             headline |= {f"{name}, {row['labels']}": row["accuracy"] for row in found}
             rows += [{"share": name, "images": len(images)} | dict(row) for row in found]
             chosen[name] = settings.effective | {"images": len(images), "settings_of_share": nearest}

@@ -7,8 +7,10 @@ Nothing depends on whether the encoder was trained with HIRL: both arms get the 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
+
+from hirl.evals.regularisation import PLAIN, PUBLISHED, Regularisation
 
 # Fewest steps per epoch: where images are few, the batch shrinks. The paper's CNN settings have 50 steps at 1 % of
 # ImageNet. Eight epochs of fine-tuning on 10,000 small images reached 20 % with 19 steps per epoch, 51 % with 78.
@@ -33,7 +35,12 @@ class TrainingSettings:
     warmup_epochs: float = 0.0
     milestones: tuple[float, ...] = ()  # in epochs; without any the rate falls by half a cosine to 0
     factor: float = 1.0  # on the rate, at each milestone
+    final_share: float = 0.0  # of the peak rate, where a cosine ends
     mean_patch: bool = False  # for transformers: concatenate [CLS] with the mean patch token
+    rates: tuple[float, ...] = ()  # of classifiers that are trained side by side, in place of `classifier_lr`
+    initial_std: float = 0.01  # of the classifiers' weights
+    regularisation: Regularisation = field(default=PLAIN)
+    fewest_steps: int = STEPS_PER_EPOCH  # per epoch, below which the batch shrinks
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "epochs"):
@@ -51,13 +58,19 @@ class TrainingSettings:
         batch_size: int | None = None,
         encoder_lr: float | None = None,
         classifier_lr: float | None = None,
+        pieces: int = 1,
     ) -> TrainingSettings:
         """The settings for a number of training images, with the arguments in place of their own values.
 
         Warm-up and milestones keep their share of the epochs. All rates, given ones too, refer to the settings' own
         batch and scale with the batch: linearly, or for AdamW, whose steps do not grow with the gradient, by its root.
+        `pieces`: the equal parts that a batch is cut into, over all processes.
         """
-        batch = fitting_batch(self.batch_size, images) if batch_size is None else batch_size
+        if batch_size is None:
+            batch = fitting_batch(self.batch_size, images, self.fewest_steps)
+            batch = max(batch // pieces, 1) * pieces
+        else:
+            batch = batch_size
         if batch > images:
             raise ValueError(
                 f"batch_size is {batch}, but there are only {images} training images: choose a smaller one"
@@ -72,6 +85,7 @@ class TrainingSettings:
             milestones=tuple(milestone * length / self.epochs for milestone in self.milestones),
             encoder_lr=(self.encoder_lr if encoder_lr is None else encoder_lr) * larger,
             classifier_lr=(self.classifier_lr if classifier_lr is None else classifier_lr) * larger,
+            rates=tuple(rate * larger for rate in self.rates),
         )
 
     def share(self, epoch: float) -> float:
@@ -81,20 +95,25 @@ class TrainingSettings:
         if self.milestones:
             return self.factor ** sum(epoch >= milestone for milestone in self.milestones)
         passed = (epoch - self.warmup_epochs) / max(self.epochs - self.warmup_epochs, 1e-9)
-        return (1 + math.cos(math.pi * min(passed, 1.0))) / 2
+        return self.final_share + (1 - self.final_share) * (1 + math.cos(math.pi * min(passed, 1.0))) / 2
 
     @property
     def effective(self) -> dict[str, Any]:
         """The settings that have an effect, as plain data."""
         neutral = {"layer_decay": 1.0, "warmup_epochs": 0.0, "milestones": (), "factor": 1.0, "mean_patch": False}
-        return {name: value for name, value in asdict(self).items() if value != neutral.get(name)}
+        neutral |= {"final_share": 0.0, "rates": (), "initial_std": 0.01}
+        shown = {name: value for name, value in asdict(self).items() if value != neutral.get(name, object())}
+        del shown["regularisation"], shown["fewest_steps"]
+        if self.rates:
+            del shown["classifier_lr"]
+        return shown | self.regularisation.effective
 
 
-def fitting_batch(batch_size: int, images: int) -> int:
-    """The batch size, or where images are few the largest power of two that leaves fifty steps per epoch."""
-    if images >= STEPS_PER_EPOCH * batch_size:
+def fitting_batch(batch_size: int, images: int, fewest_steps: int = STEPS_PER_EPOCH) -> int:
+    """The batch size, or where images are few the largest power of two that leaves so many steps per epoch."""
+    if images >= fewest_steps * batch_size:
         return batch_size
-    power = 1 << max(0, (images // STEPS_PER_EPOCH).bit_length() - 1)
+    power = 1 << max(0, (images // fewest_steps).bit_length() - 1)
     return min(batch_size, images, max(power, SMALLEST_BATCH))
 
 
@@ -105,10 +124,20 @@ LINEAR = {
     "SwAV": TrainingSettings(classifier_lr=0.3, weight_decay=1e-6, batch_size=256, epochs=100),
     "MoCoV3": TrainingSettings(classifier_lr=3.0 * 1024 / 256, batch_size=1024, epochs=90),
     "DINO": TrainingSettings(classifier_lr=0.001 * 1024 / 256, batch_size=1024, epochs=100, mean_patch=True),
-    "IBOT": TrainingSettings(classifier_lr=0.001 * 1024 / 256, batch_size=1024, epochs=100, mean_patch=True),
+    # iBOT trains a classifier at each of 45 rates side by side and reports the best on the test images.
+    "IBOT": TrainingSettings(
+        classifier_lr=0.001 * 1024 / 256,
+        rates=tuple(n * 10.0**k * 1024 / 256 for k in range(-4, 1) for n in range(1, 10)),
+        batch_size=1024,
+        epochs=100,
+        mean_patch=True,
+    ),
 }
+# How the original of a method resizes images for KNN and for testing a linear classifier; others: bilinear.
+INTERPOLATION: dict[str, Literal["bilinear", "bicubic"]] = {"DINO": "bicubic", "IBOT": "bicubic"}
 
 # The paper's fine-tuning and transfer.
+FINAL_RATE = 1e-6  # where the cosine of transformers ends
 FINE_TUNE_CNN = TrainingSettings(
     encoder_lr=0.1, classifier_lr=1.0, batch_size=1024, epochs=20, milestones=(12, 16), factor=0.2
 )
@@ -120,7 +149,11 @@ FINE_TUNE_VIT = TrainingSettings(
     weight_decay=0.05,
     batch_size=1024,
     epochs=100,
-    warmup_epochs=20,  # the paper gives none; this is BEiT's, whose other settings it uses
+    # The paper gives none of the following; they are iBOT's for ViT-B, which are BEiT's.
+    warmup_epochs=20,
+    final_share=FINAL_RATE / 4e-3,
+    initial_std=2e-5,
+    regularisation=PUBLISHED,
 )
 
 # By the share of labelled images.
@@ -128,9 +161,10 @@ SEMI_CNN = {
     0.01: replace(FINE_TUNE_CNN, encoder_lr=0.02, classifier_lr=5.0, batch_size=256),
     0.1: replace(FINE_TUNE_CNN, encoder_lr=0.01, classifier_lr=0.2, batch_size=256),
 }
+# 1 % of ImageNet, 12,811 images, has 12 steps of the published 1,024 per epoch.
 SEMI_VIT = {
-    0.01: replace(FINE_TUNE_VIT, encoder_lr=1e-3, classifier_lr=1e-3),
-    0.1: replace(FINE_TUNE_VIT, encoder_lr=1e-4, classifier_lr=1e-4),
+    share: replace(FINE_TUNE_VIT, encoder_lr=rate, classifier_lr=rate, final_share=FINAL_RATE / rate, fewest_steps=12)
+    for share, rate in ((0.01, 1e-3), (0.1, 1e-4))
 }
 
 

@@ -21,24 +21,27 @@ def knn_accuracy(
     *,
     ks: Sequence[int] = KS,
     temperature: float = TEMPERATURE,
+    device: torch.device | None = None,
 ) -> Tensor:
     """(K, levels): the share of test images that their k nearest training images classify correctly, per k and level.
 
     Features are (N, D), labels (N, levels). Neighbours are found by cosine and vote with weight exp(cos / T). Those of
-    the largest k are found once and used for all k and all levels.
+    the largest k are found once and used for all k and all levels. `device`: where to compare; by default where the
+    features are, which may be mapped from a file.
     """
     check_knn(ks, temperature, len(train))
-    train_labels, test_labels = train_labels.to(train.device), test_labels.to(train.device)
-    correct = torch.zeros(len(ks), train_labels.shape[1], dtype=torch.int64, device=train.device)
+    where = train.device if device is None else device
+    train_labels, test_labels = train_labels.to(where), test_labels.to(where)
+    correct = torch.zeros(len(ks), train_labels.shape[1], dtype=torch.int64, device=where)
     classes = (train_labels.amax(0) + 1).tolist()
     ascending = sorted(enumerate(ks), key=lambda pair: pair[1])
-    for found in nearest_rows(train, test, max(ks)):
+    for found in nearest_rows(train, test, max(ks), device=where):
         # Relative to the most similar one: the winner is the same, and no temperature makes the weights overflow.
         weights = ((found.similar - found.similar[:, :1]) / temperature).exp()
         for level, count in enumerate(classes):
             labels = train_labels[:, level][found.rows]  # (n, K)
             truth = test_labels[found.queries, level]
-            votes = torch.zeros(len(labels), count, device=train.device)
+            votes = torch.zeros(len(labels), count, device=where)
             done = 0
             for place, k in ascending:
                 votes.scatter_add_(1, labels[:, done:k], weights[:, done:k])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,8 @@ from typing import Any, Literal
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
-from torch.nn.parallel import DistributedDataParallel
+
+from hirl.methods.parts import ranks
 
 Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 
@@ -60,6 +60,5 @@ def _strategy(accelerator: str, devices: int | str, nodes: int) -> DDPStrategy |
     several = nodes > 1 or launched > 1 or (isinstance(here, int) and here > 1)
     if not several:
         return "auto"
-    newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    options: dict[str, Any] = {"forward_sync_buffers" if newer else "broadcast_buffers": False}
+    options: dict[str, Any] = {**ranks.ddp_options()}
     return DDPStrategy(**options)

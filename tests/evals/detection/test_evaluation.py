@@ -18,8 +18,8 @@ import yaml
 
 import hirl
 from hirl.cli.main import main
-from hirl.evals import Detection, Kind
-from hirl.evals.detection import evaluation, training
+from hirl.evals import Detection, Kind, resumable
+from hirl.evals.detection import training
 from hirl.evals.detection.training import Training
 from hirl.runs.folder import Run
 from hirl.terminal.figures import kind_of
@@ -110,7 +110,7 @@ def test_the_same_command_continues(
     folder = coco(images=4)
     options: dict[str, Any] = {"data": folder, "backbone_args": NARROW, "device": "cpu", "quiet": True}
     alone = hirl.evaluate("resnet10t", SMALL, **options)["detection"]
-    monkeypatch.setattr(evaluation, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(resumable, "SAVE_EVERY", 0.0)
     step = Training._step
     taken: list[int] = []
 

@@ -17,6 +17,7 @@ from hirl.data.views.draws import Floats, Ints, uniforms
 TRIES = 10  # of the random resized crop, as in torchvision
 CROP_SLOTS = range(0, 2 * TRIES + 3)  # areas, ratios, top, left, flip
 _COLOUR_SLOTS = range(32, 42)
+_AUGMENT_SLOTS = range(48, 49)
 MASK_SLOTS = range(64, 66)
 MASK_ATTEMPTS_FROM = 128
 
@@ -110,6 +111,12 @@ def colours(seed: int, epoch: int, samples: Ints, views: tuple[View, ...], which
         sigma=np.concatenate([part.sigma for part in parts]),
         solarise=np.concatenate([part.solarise for part in parts]),
     )
+
+
+def augment_seeds(seed: int, epoch: int, samples: Ints, view: int) -> list[int]:
+    """The seed of RandAugment per sample."""
+    numbers = uniforms(seed, epoch, samples, (view,), _AUGMENT_SLOTS)
+    return [int(number * (1 << 53)) for number in numbers.reshape(-1)]
 
 
 def _view_colours(view: View, numbers: Floats) -> Colours:

@@ -78,6 +78,7 @@ class View:
     blur: Blur | None = None
     solarise: float = 0.0
     mask: BlockMask | None = None
+    rand_augment: str | None = None  # timm's name of a policy, such as rand-m9-mstd0.5-inc1; between crop and colours
 
     def __post_init__(self) -> None:
         if self.size < 1:

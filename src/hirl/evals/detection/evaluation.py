@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 HEADS = 30  # stream of random numbers
 PICTURES = 40  # on the page
-SAVE_EVERY = 300.0  # seconds between checkpoints
 HEADLINE = ("AP", "AP50", "AP75")
 
 
@@ -91,7 +90,7 @@ class Detection(Evaluation):
 
     def run(self, subject: Subject) -> Result:
         from hirl.evals.detection.predictions import predict
-        from hirl.evals.detection.processes import join_processes
+        from hirl.evals.processes import join_processes
 
         train, test = subject.train, subject.test
         assert isinstance(train, DetectionSet)
@@ -163,7 +162,6 @@ class Detection(Evaluation):
             checkpoint=None if subject.folder is None else subject.folder / "detector.ckpt",
             accumulate=self.accumulate,
             workers=_workers(subject),
-            save_every=SAVE_EVERY,
             progress=subject.progress,
             message=subject.message,
         ).fit()

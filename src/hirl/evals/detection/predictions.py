@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from lightning_fabric import Fabric
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -17,6 +16,7 @@ from hirl.evals.detection.regions import Found, paste
 from hirl.evals.detection.samples import TestImages
 from hirl.evals.detection.schedule import Schedule
 from hirl.evals.detection.segmentations import encoded
+from hirl.evals.processes import gathered
 from hirl.terminal.progress import Progress, no_progress
 
 Prediction = dict[str, Any]  # image_id, category_id, bbox, score and, with masks, segmentation
@@ -46,11 +46,7 @@ def predict(
             found, _ = detector(padded(batch, detector.multiple), [size])
         mine += results(found[0], size, images.images[place], images)
         progress("detection: test", done, len(places))
-    joined = mine
-    if fabric.world_size > 1:
-        gathered: list[Any] = [None] * fabric.world_size
-        dist.all_gather_object(gathered, mine)
-        joined = [one for part in gathered for one in part]
+    joined = [one for part in gathered(mine) for one in part]
     return sorted(joined, key=lambda one: one["image_id"])  # stable: the score still falls within an image
 
 

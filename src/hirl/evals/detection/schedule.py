@@ -175,10 +175,10 @@ def _below(name: str, depth: int) -> int:
 
 
 def make_optimiser(detector: Detector, schedule: Schedule) -> Any:
-    """The schedule's optimiser; each group has its `share` of the rate."""
+    """The schedule's optimiser; each group has its peak rate as `peak`."""
     import torch
 
-    groups = param_groups(detector, schedule)
+    groups = [group | {"peak": schedule.lr * group["share"]} for group in param_groups(detector, schedule)]
     if schedule.optimiser == "adamw":
         return torch.optim.AdamW(groups, lr=schedule.lr, betas=(0.9, 0.999))
     return torch.optim.SGD(groups, lr=schedule.lr, momentum=MOMENTUM)

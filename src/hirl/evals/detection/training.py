@@ -1,15 +1,11 @@
-"""Training a detector from any step on: its state is one dictionary, all else a function of (seed, step, image).
-
-So training that was killed anywhere and is continued ends in the same bits on a CPU.
-"""
+"""Training a detector: its batches, its losses, and the statistics of batch norm in the end."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from lightning_fabric import Fabric
@@ -22,11 +18,9 @@ from hirl.evals.detection.pyramid import PyramidBody
 from hirl.evals.detection.regions import Target
 from hirl.evals.detection.samples import Drawn, TrainingSamples, parts
 from hirl.evals.detection.schedule import Schedule, make_optimiser
-from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
-from hirl.seeds import mix_seed
+from hirl.evals.resumable import ResumableTraining
 from hirl.terminal.progress import Progress, no_progress
 
-FORWARD = 20  # stream of random numbers
 PRECISE_STEPS = (
     200  # batches that the statistics of batch norm are taken from in the end, as MoCo's configuration has it
 )
@@ -56,60 +50,45 @@ class Positions(Sequence[int]):
 
 
 @dataclass
-class Training:
+class Training(ResumableTraining[list[Drawn]]):
     """Trains `detector` in place. `checkpoint` is where its state is kept; None: nowhere."""
+
+    kind: ClassVar[str] = "detector"
+    task = "detection"
+    bar = "detection: train"
 
     fabric: Fabric
     detector: Detector
     schedule: Schedule
     samples: TrainingSamples
     normalisation: Normalisation
-    identity: str  # of everything that decides the outcome: a checkpoint of another one is not continued
+    identity: str
     checkpoint: Path | None = None
     accumulate: int = 1
     workers: int = 0
-    save_every: float = 600.0  # seconds
+    save_every: float | None = None
     progress: Progress = no_progress
     message: Callable[[str], None] = no_message
 
     def __post_init__(self) -> None:
-        pieces = self.accumulate * self.fabric.world_size
-        if self.schedule.batch_size % pieces:
-            raise ValueError(
-                f"a batch of {self.schedule.batch_size} images cannot be cut into {pieces} equal parts "
-                f"({self.fabric.world_size} processes × accumulate {self.accumulate}): choose another batch_size"
-            )
+        self.seed = self.samples.seed
+        self.check_parts(self.schedule.batch_size)
 
-    def fit(self) -> None:
-        """All steps that are left; then the detector is in eval mode, the same on every process."""
-        optimiser = make_optimiser(self.detector, self.schedule)
-        module, optimiser = self.fabric.setup(self.detector, optimiser)
-        start = self._load(optimiser)
-        steps, began = self.schedule.steps, time.monotonic()
-        saved = began
-        devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            module.train()
-            for step, pieces in enumerate(self._batches(start, steps), start=start):
-                loss = self._step(module, optimiser, step, pieces)
-                if step + 1 < steps and time.monotonic() - saved >= self.save_every:
-                    self._save(step + 1, optimiser)
-                    saved = time.monotonic()
-                    left = (saved - began) / (step + 1 - start) * (steps - step - 1)
-                    self.message(
-                        f"detection: step {step + 1:,} of {steps:,}, loss {loss:.3f}, about {left / 60:,.0f} min left"
-                    )
-                self.progress("detection: train", step + 1, steps)
-            if start < steps:
-                self._settle_batch_norm(module)
-                self._save(steps, None)
-        if self.fabric.world_size > 1:  # the statistics of batch norm may differ in their last digits
-            for buffer in self.detector.buffers():
-                torch.distributed.broadcast(buffer, 0)
-        self.detector.eval()
+    @property
+    def network(self) -> Detector:
+        return self.detector
 
-    def _batches(self, start: int, stop: int) -> Iterator[list[list[Drawn]]]:
-        """Per step its parts."""
+    @property
+    def steps(self) -> int:
+        return self.schedule.steps
+
+    def make_optimiser(self) -> torch.optim.Optimizer:
+        return make_optimiser(self.detector, self.schedule)
+
+    def share(self, step: int) -> float:
+        return self.schedule.share(step)
+
+    def batches(self, start: int, stop: int) -> Iterator[list[list[Drawn]]]:
         world = self.fabric.world_size
         positions = Positions(start, stop, self.schedule.batch_size, self.fabric.global_rank, world)
         size = self.schedule.batch_size // (world * self.accumulate)
@@ -120,28 +99,19 @@ class Training:
                 yield pieces
                 pieces = []
 
-    def _step(self, module: Any, optimiser: Any, step: int, pieces: list[list[Drawn]]) -> float:
-        """Takes one step and gives its loss, that of this process's images."""
-        torch.manual_seed(mix_seed(self.samples.seed, FORWARD, step))  # drop path draws from torch's own generator
-        rate = self.schedule.lr * self.schedule.share(step)
-        for group in optimiser.param_groups:
-            group["lr"] = rate * group["share"]
-        sums = []
-        for place, piece in enumerate(pieces):
-            with self.fabric.no_backward_sync(module, enabled=place + 1 < len(pieces)):
-                losses = self._losses(module, piece)
-                total = torch.stack(list(losses.values())).sum()
-                if not total.isfinite():
-                    parted = ", ".join(f"{name} {float(loss.detach()):.3g}" for name, loss in losses.items())
-                    raise ValueError(
-                        f"training diverged at step {step + 1} of {self.schedule.steps} at a rate of {rate:.3g} "
-                        f"({parted}): choose a lower lr"
-                    )
-                self.fabric.backward(total / len(pieces))
-                sums.append(float(total.detach()))
-        optimiser.step()
-        optimiser.zero_grad()
-        return sum(sums) / len(sums)
+    def losses(self, module: Any, piece: list[Drawn], step: int, part: int) -> dict[str, Tensor]:  # noqa: ARG002
+        return self._losses(module, piece)
+
+    def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:
+        parted = ", ".join(f"{name} {float(loss.detach()):.3g}" for name, loss in losses.items())
+        rate = self.schedule.lr * self.share(step)
+        return (
+            f"training diverged at step {step + 1} of {self.steps} at a rate of {rate:.3g} ({parted}): "
+            "choose a lower lr"
+        )
+
+    def settle(self, module: Any) -> None:
+        self._settle_batch_norm(module)
 
     def _losses(self, module: Any, piece: list[Drawn]) -> dict[str, Tensor]:
         device = self.fabric.device
@@ -161,7 +131,7 @@ class Training:
         kept = [layer.momentum for layer in norms]
         steps = min(PRECISE_STEPS, self.schedule.steps)
         done = 0
-        for pieces in self._batches(0, steps):
+        for pieces in self.batches(0, steps):
             for piece in pieces:
                 done += 1
                 for layer in norms:
@@ -170,28 +140,6 @@ class Training:
             self.progress("detection: batch norm", done // self.accumulate, steps)
         for layer, momentum in zip(norms, kept, strict=True):
             layer.momentum = momentum
-
-    def _save(self, step: int, optimiser: Any) -> None:
-        """In the end, without the optimiser's state: what is left is the trained detector."""
-        if self.checkpoint is None or not self.fabric.is_global_zero:
-            return
-        state = {} if optimiser is None else {"optimiser": optimiser.state_dict()}
-        save_checkpoint(
-            self.checkpoint,
-            {"identity": self.identity, "step": step, "detector": self.detector.state_dict()} | state,
-        )
-
-    def _load(self, optimiser: Any) -> int:
-        """The step to go on from; 0 without a checkpoint."""
-        if self.checkpoint is None or not self.checkpoint.is_file():
-            return 0
-        state = load_checkpoint(self.checkpoint)
-        if state.get("identity") != self.identity:
-            raise ValueError(f"{str(self.checkpoint)!r} belongs to another training: move it away")
-        self.detector.load_state_dict(state["detector"])
-        if "optimiser" in state:
-            optimiser.load_state_dict(state["optimiser"])
-        return int(state["step"])
 
 
 def _target(drawn: Drawn, device: torch.device) -> Target:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 
 def size() -> int:
@@ -42,3 +45,9 @@ def mean(tensor: Tensor) -> Tensor:
         dist.all_reduce(tensor)
         tensor /= size()
     return tensor
+
+
+def ddp_options() -> dict[str, bool]:
+    """Options with which DDP does not send buffers at every step: ours are kept equal, and a queue is large."""
+    newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
+    return {"forward_sync_buffers" if newer else "broadcast_buffers": False}

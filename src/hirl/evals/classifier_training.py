@@ -1,0 +1,132 @@
+"""Training of linear classifiers, with or without their encoder, from any step on: batches, augmentation and loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from hirl.data.loader import Loader
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.views.render import Batch
+from hirl.evals.base import Subject
+from hirl.evals.learning_rates import make_optimiser
+from hirl.evals.regularisation import erase, mix
+from hirl.evals.resumable import ResumableTraining
+from hirl.evals.settings import TrainingSettings
+from hirl.evals.supervised import Classifier
+from hirl.methods.parts import drop_path
+
+
+@dataclass(kw_only=True)
+class ClassifierTraining(ResumableTraining[Batch]):
+    """Trains `classifier` in place; `targets` is (N, label levels)."""
+
+    kind: ClassVar[str] = "classifier"
+
+    fabric: Fabric
+    classifier: Classifier
+    settings: TrainingSettings
+    images: ImageSet
+    targets: Tensor
+    subject: Subject
+    task: str
+    identity: str
+    checkpoint: Path | None = None
+    accumulate: int = 1
+    save_every: float | None = None
+
+    def __post_init__(self) -> None:
+        self.bar = self.task
+        self.seed, self.progress, self.message = self.subject.seed, self.subject.progress, self.subject.message
+        self.check_parts(self.settings.batch_size)
+        self.loader = Loader(
+            self.images,
+            (self.settings.regularisation.view(self.subject.image_size),),
+            batch_size=self.settings.batch_size // self.accumulate,
+            seed=self.seed,
+            workers=self.subject.workers,
+            device=self.subject.device,
+            rank=self.fabric.global_rank,
+            world_size=self.fabric.world_size,
+            mean=self.subject.normalisation.mean,
+            std=self.subject.normalisation.std,
+        )
+
+    @property
+    def network(self) -> Classifier:
+        return self.classifier
+
+    @property
+    def trained(self) -> nn.Module:
+        return self.classifier.heads if self.classifier.frozen else self.classifier
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.loader) // self.accumulate
+
+    @property
+    def steps(self) -> int:
+        return self.settings.epochs * self.steps_per_epoch
+
+    def make_optimiser(self) -> torch.optim.Optimizer:
+        return make_optimiser(self.classifier.encoder, self.classifier.heads, self.settings)
+
+    def share(self, step: int) -> float:
+        return self.settings.share(step / self.steps_per_epoch)
+
+    def batches(self, start: int, stop: int) -> Iterator[list[Batch]]:
+        step = start
+        while step < stop:
+            epoch, done = divmod(step, self.steps_per_epoch)
+            self.loader.set_epoch(epoch, done * self.accumulate)
+            parts: list[Batch] = []
+            for batch in self.loader:
+                parts.append(batch)
+                if len(parts) == self.accumulate:
+                    yield parts
+                    parts = []
+                    step += 1
+                    if step == stop or step % self.steps_per_epoch == 0:
+                        break
+
+    def losses(self, module: Any, piece: Batch, step: int, part: int) -> dict[str, Tensor]:
+        """The cross-entropy of each classifier."""
+        settings, images = self.settings.regularisation, piece.views[0]
+        truth = self.targets[piece.index.cpu()].to(images.device)  # (B, label levels)
+        epoch = step // self.steps_per_epoch
+        images = erase(images, settings.erasing, seed=self.seed, epoch=epoch, index=piece.index)
+        mixed: Tensor | None = None
+        if settings.mixes:
+            assert len(self.classifier.heads) == 1  # a mixture is that of one label level
+            first = (part * self.fabric.world_size + self.fabric.global_rank) * len(piece)
+            classes = len(self.classifier.heads[0].bias)  # type: ignore[arg-type]
+            images, mixed = mix(images, truth[:, 0], classes, settings, seed=self.seed, step=step, first=first)
+        drop_path.draw(self.classifier.drop_paths, 1, len(piece), images.device)
+        logits = module(images)
+        each = len(logits) // truth.shape[1]  # classifiers per label level
+        return {
+            f"loss {head}": F.cross_entropy(rows, mixed)
+            if mixed is not None
+            else F.cross_entropy(rows, truth[:, head // each], label_smoothing=settings.label_smoothing)
+            for head, rows in enumerate(logits)
+        }
+
+    def is_sound(self, losses: Mapping[str, Tensor]) -> bool:
+        """Of classifiers at several rates, some of which are too high for any encoder, one is enough."""
+        finite = torch.stack(list(losses.values())).isfinite()
+        return bool(finite.any() if self.settings.rates else finite.all())
+
+    def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:  # noqa: ARG002
+        rates = self.settings.rates or (self.settings.classifier_lr,)
+        return (
+            f"{self.task} diverged in epoch {step // self.steps_per_epoch + 1} of {self.settings.epochs} at a peak "
+            f"rate of {self.settings.encoder_lr:g} for the encoder and {min(rates):g} for the classifier: "
+            "choose lower ones"
+        )

@@ -1,0 +1,117 @@
+"""The table of published protocols in docs/evaluation.md: every value in its column "ours" is the code's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hirl.evals import KNN
+from hirl.evals.extractor import Preprocessing
+from hirl.evals.learning_rates import FINAL_NORMS, MOMENTUM, TRUST
+from hirl.evals.regularisation import MIXED_TOGETHER, PUBLISHED, SMALLEST_CROP
+from hirl.evals.settings import (
+    FINE_TUNE_CNN,
+    FINE_TUNE_VIT,
+    INTERPOLATION,
+    LINEAR,
+    SEMI_CNN,
+    SEMI_VIT,
+    TrainingSettings,
+)
+from hirl.evals.transfer import Transfer
+
+DOCS = Path(__file__).parents[2] / "docs" / "evaluation.md"
+NAMES = {"MoCoV2": "MoCo v2", "SimSiam": "SimSiam", "SwAV": "SwAV", "MoCoV3": "MoCo v3", "DINO": "DINO", "IBOT": "iBOT"}
+
+
+def optimiser(settings: TrainingSettings) -> str:
+    return {"sgd": "SGD", "lars": "LARS", "adamw": "AdamW"}[settings.optimiser]
+
+
+def schedule(settings: TrainingSettings) -> str:
+    falls = " and ".join(f"{milestone:g}" for milestone in settings.milestones)
+    return f"× {settings.factor:g} at {falls}" if falls else "cosine"
+
+
+def length(settings: TrainingSettings) -> str:
+    return f"batch {settings.batch_size}, {settings.epochs} epochs, {schedule(settings)}"
+
+
+def linear(method: str) -> str:
+    settings = LINEAR[method]
+    per_256 = 256 / settings.batch_size
+    rates = f"{settings.classifier_lr * per_256:g}"
+    if settings.rates:
+        swept = [rate * per_256 for rate in settings.rates]
+        rates = f"{len(swept)} rates from {min(swept):g} to {max(swept):g}"
+    tokens = ", [CLS] and mean patch token" if settings.mean_patch else ""
+    return f"{optimiser(settings)} {rates} per 256, weight decay {settings.weight_decay:g}, {length(settings)}{tokens}"
+
+
+def pair(settings: TrainingSettings) -> str:
+    return f"{settings.encoder_lr:g} and {settings.classifier_lr:g}"
+
+
+def ours() -> dict[str, str]:
+    """The setting's name → the code's value as text."""
+    bicubic = ", ".join(NAMES[name] for name, kind in INTERPOLATION.items() if kind == "bicubic")
+    others = Preprocessing.__dataclass_fields__["interpolation"].default
+    vit, cnn = FINE_TUNE_VIT, FINE_TUNE_CNN
+    final = vit.final_share * vit.encoder_lr
+    rows = {
+        "KNN": f"best of K = {', '.join(map(str, KNN().ks))}; T = {KNN().temperature:g}",
+        "test images: resizing": f"bicubic for {bicubic}; {others} for others",
+        "training crops": f"{SMALLEST_CROP:g} to 1 of the area, flips",
+    }
+    rows |= {f"linear, {NAMES[method]}": linear(method) for method in LINEAR}
+    rows |= {
+        "momentum; LARS's trust": f"{MOMENTUM:g}; {TRUST:g}",
+        "fine-tuning, CNN": f"{optimiser(cnn)} {pair(cnn)}, weight decay {cnn.weight_decay:g}, {length(cnn)}",
+        "fine-tuning, ViT": f"{optimiser(vit)} {vit.encoder_lr:g}, layer decay {vit.layer_decay:g}, "
+        f"weight decay {vit.weight_decay:g}, {length(vit)}",
+        "ViT: warm-up; final rate": f"{vit.warmup_epochs:g} epochs; {final:g}",
+        "ViT: rate of the final norm": f"full ({', '.join(FINAL_NORMS)})",
+        "ViT: initial classifier": f"standard deviation {vit.initial_std:g}",
+        "ViT: drop path": f"{PUBLISHED.drop_path:g}",
+        "ViT: RandAugment": f"{PUBLISHED.rand_augment}",
+        "ViT: random erasing": f"{PUBLISHED.erasing:g}, noise per pixel",
+        "ViT: label smoothing": f"{PUBLISHED.label_smoothing:g}",
+        "ViT: mixup; cutmix": f"{PUBLISHED.mixup:g}; {PUBLISHED.cutmix:g}",
+        "ViT: images per mixture": f"{MIXED_TOGETHER}",
+        "ViT: resizing": f"{PUBLISHED.interpolation}, in training and testing",
+        "semi-supervised 1 %, CNN": f"{pair(SEMI_CNN[0.01])}, {length(SEMI_CNN[0.01])}",
+        "semi-supervised 10 %, CNN": f"{pair(SEMI_CNN[0.1])}, {length(SEMI_CNN[0.1])}",
+        "semi-supervised 1 %, ViT": f"{SEMI_VIT[0.01].encoder_lr:g}, {length(SEMI_VIT[0.01])}",
+        "semi-supervised 10 %, ViT": f"{SEMI_VIT[0.1].encoder_lr:g}, {length(SEMI_VIT[0.1])}",
+        "Places205": f"as {Transfer.__mro__[1].name}",  # type: ignore[attr-defined]
+    }
+    return rows
+
+
+def documented() -> dict[str, list[str]]:
+    """The rows of the table under "As published", by their first cell."""
+    text = DOCS.read_text(encoding="utf-8").split("## As published")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    return {row[0]: row for row in rows[2:] if len(row) == 4}
+
+
+def test_every_row_is_there_with_the_codes_value() -> None:
+    rows = documented()
+    assert rows.keys() == ours().keys()
+    for name, value in ours().items():
+        assert rows[name][2] == value, name
+
+
+@pytest.mark.parametrize("name", list(ours()))
+def test_a_row_is_the_same_or_says_why_not(name: str) -> None:
+    _, published, own, verdict = documented()[name]
+    assert published
+    assert verdict == "same" or len(verdict) > 10
+    assert (published == own) <= verdict.startswith("same")
+
+
+def test_semi_supervised_settings_share_those_of_fine_tuning() -> None:
+    for settings in SEMI_VIT.values():
+        assert settings.regularisation == FINE_TUNE_VIT.regularisation == PUBLISHED
+        assert (settings.layer_decay, settings.weight_decay, settings.warmup_epochs) == (0.65, 0.05, 20)
