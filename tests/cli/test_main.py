@@ -48,6 +48,17 @@ def test_cluster_writes_a_tree_and_shows_its_levels(features: Path, tmp_path: Pa
     assert torch.equal(tree.assign(np.load(features)), tree.leaves)
 
 
+def test_cluster_passes_all_options_on(features: Path, tmp_path: Path) -> None:
+    for number, options in enumerate(([], ["--order", "bottom-up"], ["--order", "bottom-up", "--weighted", "true"])):
+        out = tmp_path / f"{number}.safetensors"
+        shown = hirl("cluster", features, "--levels", "30", "6", "2", "--out", out, *options)
+        assert shown.returncode == 0, shown.stderr
+    top_down, plain, weighted = (PrototypeTree.load(tmp_path / f"{number}.safetensors") for number in range(3))
+    assert (top_down.by_path, plain.by_path, weighted.by_path) == (True, False, False)
+    assert torch.equal(plain.leaves, weighted.leaves)
+    assert not torch.equal(plain.prototypes[1], weighted.prototypes[1])
+
+
 def test_cluster_takes_another_builder(features: Path, tmp_path: Path) -> None:
     line = ["cluster", str(features), "--levels", "30,6", "--out", str(tmp_path / "tree"), "--overwrite"]
     assert main([*line, "--builder", "HierarchicalKMeans", "--builder.iterations", "3"]) == 0

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hirl import PrototypeTree, SemanticPaths, hierarchical_kmeans
 from hirl.hierarchy.builder import HierarchicalKMeans
-from hirl.hierarchy.kmeans import PATH_STEPS
 
 LEVELS = (24, 6, 2)
 
@@ -47,14 +46,14 @@ def test_top_down_equals_a_slow_loop() -> None:
             leaf.append(max(own, key=lambda child: float(fine[child] @ row)))
         fine = torch.stack([mean_direction([units[i] for i, n in enumerate(leaf) if n == c]) for c in range(8)])
     parents = init.parents[0].tolist()
-    for _ in range(PATH_STEPS + 1):
+    for _ in range(3):
         leaf = [max(range(8), key=lambda leaf: float(row @ fine[leaf] + row @ coarse[parents[leaf]])) for row in units]
         before = fine, coarse
         fine = torch.stack([mean_direction([units[i] for i, n in enumerate(leaf) if n == c]) for c in range(8)])
         coarse = torch.stack(
             [mean_direction([units[i] for i, n in enumerate(leaf) if parents[n] == c]) for c in range(3)]
         )
-    tree = hierarchical_kmeans(features, (8, 3), order="top-down", init=init, iterations=2, tolerance=0)
+    tree = hierarchical_kmeans(features, (8, 3), order="top-down", init=init, iterations=2, tolerance=0, path_steps=2)
     assert tree.by_path
     assert tree.parents[0].tolist() == parents
     assert tree.leaves.tolist() == leaf
@@ -136,6 +135,10 @@ def test_as_many_leaves_as_rows_and_repeated_rows() -> None:
         hierarchical_kmeans(features.repeat(2, 1), (60, 5), order="top-down")
 
 
-def test_an_unknown_order_is_refused() -> None:
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="weighted is for order bottom-up"):
+        HierarchicalKMeans(weighted=True)
+    with pytest.raises(ValueError, match="path_steps must be at least 0, not -1"):
+        HierarchicalKMeans(path_steps=-1)
     with pytest.raises(ValueError, match="order must be bottom-up or top-down, not 'sideways'"):
         hierarchical_kmeans(nested()[0], LEVELS, order="sideways")

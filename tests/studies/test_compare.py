@@ -103,7 +103,8 @@ def test_an_ablation_has_an_arm_for_each_way(room: Path, tmp_path: Path) -> None
     out = tmp_path / "ablation"
     assert main(line_for(room, out, "--ablate", "levels=6,2", "negatives=3")) == 0
     heading = (out / "tables.md").read_text().splitlines()[2]
-    assert heading == "| method | figure | base | levels=6-2 | difference | negatives=3 | difference |"
+    arms = "HIRL | difference | levels=6-2 | difference | negatives=3 | difference"
+    assert heading == f"| method | figure | base | {arms} |"
     config = next(Run(path).config for path in out.iterdir() if "levels" in path.name)
     assert config["hierarchy"]["levels"] == [6, 2]
     assert config["hierarchy"]["negatives"] == 5
@@ -114,7 +115,7 @@ def test_any_setting_is_an_arm_and_all_arms_share_stage_one(room: Path, tmp_path
     long = TINY | {"epochs": 3, "hierarchy": TINY["hierarchy"] | {"start_epoch": 2}}
     (tmp_path / "long.yaml").write_text(yaml.safe_dump(long))
     out = tmp_path / "out"
-    command, data, _, *others = line_for(room, out, "--ablate", "start_epoch=1", "builder.order=top-down")
+    command, data, _, *others = line_for(room, out, "--ablate", "start_epoch=1", "builder.order=bottom-up")
     others += ["--arms", "paper: weight=1 levels=20,5", "mine: weight=3 head_layers=1 features=pass"]
     assert main([command, data, str(tmp_path / "long.yaml"), *others]) == 0
     runs = {path.name: Run(path) for path in out.iterdir() if path.is_dir()}
@@ -125,6 +126,9 @@ def test_any_setting_is_an_arm_and_all_arms_share_stage_one(room: Path, tmp_path
     mine = next(settings for name, settings in found.items() if "mine" in name)
     assert (mine["weight"], mine["head_layers"], mine["features"], mine["levels"]) == (3.0, 1, "pass", [12, 4])
     assert {settings["start_epoch"] for settings in found.values()} == {1, 2}
+    (ordered,) = (name for name in found if "bottom-up" in name)
+    assert found[ordered]["builder"]["init_args"]["order"] == "bottom-up"
+    assert [name for name in found if not runs[name].tree.by_path] == [ordered]
     for name, settings in found.items():
         assert "stage one" in runs[name].log_file.read_text()
         options = recipe(tmp_path / "long.yaml")
@@ -239,6 +243,12 @@ def test_a_method_of_ones_own_is_tuned_once_it_is_named(
         (["--arms", "base: weight=3"], "cannot be called base"),
         (["--arms", "a: weight=3", "a: weight=2"], "twice"),
         (["--arms", "a b: weight=3", "a-b: weight=2"], "the same folder"),
+        (["--arms", "a: weight=3 weight=2"], "gives a setting twice"),
+        (["--arms", "weight=2: weight=3", "--ablate", "weight=2"], "given twice"),
+        (["--ablate", "weight=2", "weight=2.0"], "the same settings"),
+        (["--ablate", "weight=1"], "the arms HIRL and weight=1 have the same settings"),
+        (["--ablate", "builder.weighted=true"], "weighted is for order bottom-up"),
+        (["--arms", "a: builder=no.such.Builder"], "no.such.Builder"),
         (["--seeds", "0", "0"], "named twice"),
         (["--seeds", "-1"], "at least 0"),
         (["--tasks", "sing"], "there is no evaluation 'sing'"),

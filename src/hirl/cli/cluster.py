@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 from jsonargparse import Namespace
@@ -11,8 +12,6 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from hirl.cli.collection import page_address
 from hirl.cli.command import Command, check_new
 from hirl.config.parser import Parser
-
-KMEANS = ("iterations", "restarts", "tolerance", "spherical")  # options of the default builder
 
 
 def cluster_options(parser: Parser) -> None:
@@ -49,9 +48,10 @@ def cluster(config: Namespace) -> None:
     page = config.out.with_name(f"{config.out.stem}_page")
     if config.images is not None:
         check_page_folder(page)
-    kmeans = HierarchicalKMeans(**{name: config[name] for name in KMEANS})
+    names = [field.name for field in fields(HierarchicalKMeans)]
+    kmeans = HierarchicalKMeans(**{name: config[name] for name in names})
     if config.builder is not None and kmeans != HierarchicalKMeans():
-        raise ValueError(f"--{', --'.join(KMEANS)} are options of K-means: give those of --builder as --builder.NAME")
+        raise ValueError(f"--{', --'.join(names)} are options of K-means: give those of --builder as --builder.NAME")
     builder = kmeans if config.builder is None else config.builder
     arrays = read_features(config.features)
     features = arrays.get("z0", arrays.get("features"))
@@ -61,7 +61,8 @@ def cluster(config: Namespace) -> None:
         suggested = suggest_levels(len(features))
         print(f"levels {tuple(suggested)}: {suggested.why}")
         levels = suggested
-    with tree_progress(len(features), levels, builder.max_steps) as progress:
+    rows = builder.rows_per_step(len(features), levels)
+    with tree_progress(rows, levels, builder.max_steps) as progress:
         tree = builder(features, tuple(levels), seed=config.seed, progress=progress)
     tree.save(config.out)
     level_table(tree)

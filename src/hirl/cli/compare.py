@@ -24,7 +24,7 @@ def compare_options(parser: Parser) -> None:
     parser.add_argument("--tasks", nargs="+", default=["knn"], help="Evaluations, as for hirl evaluate.")
     about = "Arms of HIRL in place of the recipe's, each a name and its settings: 'paper: weight=1' 'HIRL:'."
     parser.add_argument("--arms", nargs="+", default=[], help=about)
-    about = "Further arms that change one setting each: levels=1000,200,30 weight=10 builder.order=top-down."
+    about = "Further arms that change one setting each: levels=1000,200,30 weight=10 builder.order=bottom-up."
     parser.add_argument("--ablate", nargs="+", default=[], help=about)
     about = "Methods and other classes outside hirl that the recipes name, as package.module.Class."
     parser.add_argument("--classes", nargs="+", default=[], help=about)
@@ -56,7 +56,10 @@ def named_arms(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise ValueError(f"--arms {text!r} must be a name, a colon and settings, such as 'paper: weight=1'")
         if name.strip() in arms:
             raise ValueError(f"--arms names the arm {name.strip()!r} twice")
-        arms[name.strip()] = dict(_setting(setting, "--arms") for setting in settings.split())
+        found = [_setting(setting, "--arms") for setting in settings.split()]
+        arms[name.strip()] = dict(found)
+        if len(arms[name.strip()]) < len(found):
+            raise ValueError(f"--arms {text!r} gives a setting twice")
     return arms
 
 

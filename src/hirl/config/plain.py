@@ -36,7 +36,7 @@ _OF_A_RUN = {"data", "method", "hierarchy", "precision", "accumulate", "init_fro
 _IBOT = "hirl.methods.ibot.IBOT"
 # Arguments that came later, at the values that do what was done before.
 _LATER: dict[str, dict[str, Any]] = {
-    "hirl.hierarchy.builder.HierarchicalKMeans": {"order": "bottom-up", "weighted": False},
+    "hirl.hierarchy.builder.HierarchicalKMeans": {"order": "bottom-up", "weighted": False, "path_steps": 5},
     _IBOT: {"separate_patch_head": False},
 }
 

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,7 @@ def _tree(
                 f"the tree's prototypes have {tree.dim} columns, but the features of {found.path} have {z0.shape[1]}"
             )
         note = "" if found.tree_file is None else f"the tree is that of {found.tree_file}"
-        return PrototypeTree(tree.prototypes, tree.parents, tree.assign(z0)), note
+        return replace(tree, leaves=tree.assign(z0)), note
     if path is not None and levels is None:
         return _tree_of_paths(path, z0), ""
 
@@ -175,7 +175,8 @@ def _tree(
 def _tree_of_paths(on: Tensor, z0: Tensor) -> PrototypeTree:
     """The tree that paths (n, L) describe. Prototypes are the mean directions of their images.
 
-    Nodes without images are not known any more: they get the direction of all images and the first parent.
+    Nodes without images are not known any more: they get the direction of all images and the first parent. So are the
+    tree's own prototypes: a further image is assigned by its path, the way of the default builder.
     """
     unit = F.normalize(z0.float(), dim=1)
     overall = F.normalize(unit.mean(0), dim=0)
@@ -187,4 +188,5 @@ def _tree_of_paths(on: Tensor, z0: Tensor) -> PrototypeTree:
         prototypes.append(torch.where(empty[:, None], overall, F.normalize(sums, dim=1)))
         if level + 1 < on.shape[1]:
             parents.append(torch.zeros(count, dtype=torch.int64).index_copy_(0, on[:, level], on[:, level + 1]))
-    return PrototypeTree(tuple(prototypes), tuple(parents), on[:, 0].contiguous())
+    by_path = len(prototypes) > 1
+    return PrototypeTree(tuple(prototypes), tuple(parents), on[:, 0].contiguous(), by_path=by_path)

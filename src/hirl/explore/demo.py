@@ -26,7 +26,7 @@ def digits_demo(*, seed: int = 0) -> PrototypeTree:
     labels = torch.from_numpy(digits.target)
     print(f"{len(features):,} handwritten digits of 8 × 8 pixels, in a tree with levels of {LEVELS} nodes\n")
     builder = HierarchicalKMeans(restarts=RESTARTS)
-    with tree_progress(len(features), LEVELS, builder.max_steps) as progress:
+    with tree_progress(builder.rows_per_step(len(features), LEVELS), LEVELS, builder.max_steps) as progress:
         tree = builder(features, LEVELS, seed=seed, progress=progress)
 
     Console().print(drawn_tree(tree, "all digits", labels=labels, classes=[str(digit) for digit in range(10)]))

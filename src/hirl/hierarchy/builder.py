@@ -59,6 +59,10 @@ class TreeBuilder(ABC):
         """Upper bound on the steps per level that `progress` reports, or None if there is none."""
         return None
 
+    def rows_per_step(self, N: int, levels: Sequence[int]) -> list[int]:
+        """The rows per step and level, of N rows in all, that `progress` reports."""
+        return [N] * len(levels)
+
     @property
     def arguments(self) -> dict[str, Any]:
         """The constructor's arguments and their values."""
@@ -87,6 +91,7 @@ class HierarchicalKMeans(TreeBuilder):
             the features into the finest level, then of each level's prototypes for the next.
         weighted: Bottom-up only: a prototype counts as many times as it has images. False as in Alg. 1, where many
             small nodes outvote a few large ones.
+        path_steps: Top-down only: Lloyd steps that settle all levels together at the end.
     """
 
     iterations: int = 20
@@ -95,6 +100,7 @@ class HierarchicalKMeans(TreeBuilder):
     spherical: bool = True
     order: Order = "top-down"
     weighted: bool = False
+    path_steps: int = 5
 
     def __post_init__(self) -> None:
         for name in ("iterations", "restarts"):
@@ -105,9 +111,17 @@ class HierarchicalKMeans(TreeBuilder):
         if not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance is a share of the rows in [0, 1), not {self.tolerance}")
 
+        if self.weighted and self.order == "top-down":
+            raise ValueError("weighted is for order bottom-up: top-down, every image counts once anyway")
+        if self.path_steps < 0:
+            raise ValueError(f"path_steps must be at least 0, not {self.path_steps}")
+
     @property
     def max_steps(self) -> int:
         return self.restarts * (self.iterations + 1)
+
+    def rows_per_step(self, N: int, levels: Sequence[int]) -> list[int]:
+        return [N, *levels[:-1]] if self.order == "bottom-up" else [N] * len(levels)
 
     def __call__(
         self,
@@ -130,6 +144,7 @@ class HierarchicalKMeans(TreeBuilder):
             spherical=self.spherical,
             order=self.order,
             weighted=self.weighted,
+            path_steps=self.path_steps,
             seed=seed,
             init=init,
             index=index,

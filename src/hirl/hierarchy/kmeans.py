@@ -21,8 +21,6 @@ from hirl.hierarchy.tree import PrototypeTree
 TreeProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (level, step, rows done in that step) after every chunk; steps count on over restarts."""
 
-PATH_STEPS = 5  # of all levels together, after a tree has been built top-down; more changed little
-
 Order: TypeAlias = Literal["bottom-up", "top-down"]
 
 
@@ -36,6 +34,7 @@ def kmeans_tree(
     spherical: bool,
     order: Order,
     weighted: bool,
+    path_steps: int,
     seed: int,
     init: PrototypeTree | None,
     index: Tensor | None,
@@ -45,7 +44,7 @@ def kmeans_tree(
     """Build the tree of `HierarchicalKMeans`, which explains the arguments, states their defaults and checks them.
 
     Starting rows are drawn by their position in the data set (`index`), so that the tree does not depend on the order
-    of the rows or on the rank that holds them. No cluster is left empty by K-means.
+    of the rows or on the rank that holds them. K-means leaves no cluster empty; steps over paths may empty a leaf.
     """
     ranks = Ranks(group)
     index = None if index is None else torch.as_tensor(index)
@@ -59,7 +58,7 @@ def kmeans_tree(
         )
     lloyd = {"iterations": iterations, "tolerance": tolerance}
     build = _Levels(rows, sizes, index, spherical, ranks, restarts, seed, init, progress, lloyd)
-    return build.bottom_up(weighted=weighted) if order == "bottom-up" else build.top_down()
+    return build.bottom_up(weighted=weighted) if order == "bottom-up" else build.top_down(path_steps)
 
 
 @dataclass
@@ -92,7 +91,7 @@ class _Levels:
             counts = counts.new_zeros(self.sizes[level]).index_add_(0, parents[-1], counts)
         return self._tree(prototypes, parents, leaves)
 
-    def top_down(self) -> PrototypeTree:
+    def top_down(self, path_steps: int) -> PrototypeTree:
         """Cluster the rows into the nodes of the coarsest level, then the rows of each node into its children.
 
         Then all levels are settled together: each row goes to the leaf of the path nearest to it, which may lie in
@@ -108,11 +107,13 @@ class _Levels:
             if found.prototypes.parents is not None:
                 parents.insert(0, found.prototypes.parents)
         tree = self._tree(prototypes, parents, found.index)
-        return self._settled(replace(tree, by_path=True)) if self.spherical and len(self.sizes) > 1 else tree
+        if not self.spherical or len(self.sizes) == 1:
+            return tree
+        return self._settled(replace(tree, by_path=True), path_steps)
 
-    def _settled(self, tree: PrototypeTree) -> PrototypeTree:
+    def _settled(self, tree: PrototypeTree, steps: int) -> PrototypeTree:
         """Take Lloyd's steps over whole paths; the parent of each node stays."""
-        for _ in range(PATH_STEPS):
+        for _ in range(steps):
             leaves = tree.assign_rows(self.rows)
             sums = torch.zeros(self.sizes[0], self.rows.dim, dtype=accumulator(self.rows.device), device=tree.device)
             for chunk in self.rows.chunks(self.rows.dim):

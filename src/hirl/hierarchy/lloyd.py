@@ -123,10 +123,18 @@ class Lloyd:
         order = prototypes.parents.argsort(stable=True)
         children = order.split(torch.bincount(prototypes.parents, minlength=len(self.coarse)).tolist())
         for places, own in zip(self._rows_inside, children, strict=True):
-            if len(places):
-                node = self.rows.some(places)
-                for chunk, some, which, far in nearest(node, prototypes.rows[own], spherical=self.spherical):
-                    yield places[chunk], some, own[which], far
+            for chunk, some, which, far in self._of_node(places, prototypes.rows[own]):
+                yield chunk, some, own[which], far
+
+    def _of_node(self, places: Tensor, prototypes: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """As `_nearest`, of the rows at `places` (n,) and the prototypes of their node, copied in chunks."""
+        for chunk in self.rows.chunks(len(prototypes)):
+            if chunk.start >= len(places):
+                return
+            where = places[chunk]
+            some = UnitRows(self.rows[where], name=self.rows.name)
+            for part, rows, which, far in nearest(some, prototypes, spherical=self.spherical):
+                yield where[part], rows, which, far
 
     def _assign(self, prototypes: Prototypes, *, before: Tensor | None, step: int) -> _Assigned:
         n, device = len(self.rows), self.rows.device
@@ -193,14 +201,13 @@ class Lloyd:
         """Return the squared distance (n,) of each row to the nearest prototype it may belong to; ∞ without one."""
         distance = torch.full((len(self.rows),), torch.inf, device=self.rows.device)
         parents = prototypes.parents
-        if parents is None:
+        if parents is None:  # rows, which are of unit length even if prototypes are not
             for chunk, _, _, far in nearest(self.rows, prototypes.rows):
                 distance[chunk] = far
         else:
             for node in parents.unique().tolist():
-                places = self._rows_inside[node]
-                for chunk, _, _, far in nearest(self.rows.some(places), prototypes.rows[parents == node]):
-                    distance[places[chunk]] = far
+                for places, _, _, far in self._of_node(self._rows_inside[node], prototypes.rows[parents == node]):
+                    distance[places] = far
         return distance
 
     def _split_heavy(

@@ -134,8 +134,8 @@ class SemanticPaths(nn.Module):
 
         With `index` (B,), the images' positions in the data set: the leaf that the last clustering stored for each, −1
         for an image that was not part of it.
-        With `target` (B, D), z⁰ of another view: the leaf nearest to it by cosine. This serves images that have no
-        index, and methods for which the stored leaves are too old.
+        With `target` (B, D), z⁰ of another view: the leaf that `tree.assign` finds for it. This serves images that have
+        no index, and methods for which the stored leaves are too old.
         """
         tree = self.tree
         if tree is None:
@@ -191,7 +191,7 @@ class SemanticPaths(nn.Module):
         images: int | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> PrototypeTree:
-        """Keep the tree's prototypes and give each image the leaf nearest to its features, as `tree.assign` does.
+        """Keep the tree's prototypes and give each image the leaf that `tree.assign` finds for its features.
 
         The arguments are those of `refresh`. After a refresh with spherical K-means and the same features, nothing
         changes.

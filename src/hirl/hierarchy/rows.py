@@ -51,11 +51,6 @@ class UnitRows:
         rows = self._raw(which)
         return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=accumulator(rows.device)).to(rows.dtype)
 
-    def some(self, places: Tensor) -> UnitRows:
-        """Return the rows at `places` (n,), copied in their own type."""
-        where = places if isinstance(self.features, Tensor) else places.cpu().numpy()
-        return UnitRows(self.features[where], name=self.name)
-
     def chunks(self, width: int) -> Iterator[slice]:
         """Yield consecutive slices of rows, sized so that the scores of a chunk against `width` prototypes fit."""
         values = CHUNK_VALUES.get(self.device.type, CHUNK_VALUES_ELSEWHERE)

@@ -24,7 +24,7 @@ class Hierarchy:
             saves that time and takes z⁰ of each image's second view from training, which is augmented, computed with
             batch norm in training mode and up to an epoch old. A finished run's tree is always that of a pass.
         assign: Where an image's leaf comes from: "stored" is its leaf of the last clustering; "step" finds the leaf
-            nearest to its second global view at every step, as SwAV needs it.
+            of its second global view at every step, as SwAV needs it.
         builder: Clusters the features into a tree.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from itertools import combinations
 from typing import Any
 
 from hirl.config import to_plain
@@ -22,25 +23,33 @@ def make_arms(
     """Return HIRL's settings per arm, the baseline's None first.
 
     Args:
-        hierarchy: The recipe's settings, which are the arm HIRL if there is no other.
+        hierarchy: The recipe's settings, which are the arm HIRL if `arms` names none.
         arms: By name of an arm, the settings that it changes; none for the recipe's own.
         ablate: By name of a setting, the values to try: each is an arm.
     """
-    changed = dict(arms)
+    changed: dict[str, Mapping[str, Any]] = dict(arms) or {HIRL: {}}
     for name, values in ablate.items():
-        changed |= {f"{name}={_shown(value)}": {name: value} for value in values}
+        for value in values:
+            if (arm := f"{name}={_shown(value)}") in changed:
+                raise ValueError(f"the arm {arm} is given twice")
+            changed[arm] = {name: value}
     if BASE in changed:
         raise ValueError(f"an arm cannot be called {BASE}, which is the baseline")
     if len({arm_folder(name) for name in changed}) < len(changed):
         raise ValueError(f"two of the arms {', '.join(changed)} would have the same folder: give them other names")
     made = {name: change(hierarchy, settings) for name, settings in changed.items()}
-    return {BASE: None, **(made or {HIRL: hierarchy})}
+    for (one, mine), (other, theirs) in combinations(made.items(), 2):
+        if mine == theirs:
+            raise ValueError(f"the arms {one} and {other} have the same settings: leave one of them out")
+    return {BASE: None, **made}
 
 
 def change(hierarchy: Hierarchy, settings: Mapping[str, Any]) -> Hierarchy:
     """Return `hierarchy` with other `settings`; one of its tree builder is called builder.NAME."""
     plain = to_plain(hierarchy)
-    for name, value in settings.items():
+    if isinstance(named := settings.get("builder"), str):
+        settings = {**settings, "builder": {"class_path": named, "init_args": {}}}
+    for name, value in sorted(settings.items(), key=lambda setting: setting[0].startswith(BUILDER)):
         if name.startswith(BUILDER):
             plain["builder"]["init_args"][name.removeprefix(BUILDER)] = to_plain(value)
         elif name in SETTINGS:

@@ -188,5 +188,7 @@ def _seconds(run: Run) -> dict[str, float]:
     config = run.config
     hierarchy = config["hierarchy"]
     start = 0 if hierarchy is None else Hierarchy(start_epoch=hierarchy["start_epoch"]).start_for(config["epochs"])
-    taken = [line["seconds_epoch"] for line in run.metrics() if "seconds_epoch" in line and line["epoch"] > start]
-    return {"seconds": median(taken)} if taken else {}
+    taken = {line["epoch"]: line["seconds_epoch"] for line in run.metrics() if "seconds_epoch" in line}
+    first = start + (0 if hierarchy is None else 1)
+    later = [seconds for epoch, seconds in taken.items() if epoch > first] or [*taken.values()][-1:]
+    return {"seconds": median(later)} if later else {}

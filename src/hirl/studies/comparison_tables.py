@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import mean
 
 from hirl.studies.arms import BASE
-from hirl.studies.paired import Paired, paired
+from hirl.studies.paired import FEWEST, Paired, paired
 from hirl.terminal.figures import format_figure, kind_of
 from hirl.terminal.tables import Cells, Rows
 
@@ -18,8 +18,9 @@ def side_by_side(figures: Figures, seeds: list[int]) -> Cells:
     """A row per method and figure; the column of each arm is followed by its difference from the base, and its p."""
     methods, arms = _names(figures)
     heading = ["method", "figure", BASE]
+    test = "t" if len(seeds) < FEWEST else "sign flips"
     for arm in arms:
-        heading += [arm, "difference", "p"][: 2 + (len(seeds) > 1)]
+        heading += [arm, "difference", f"p ({test})"][: 2 + (len(seeds) > 1)]
     rows = []
     for method in methods:
         for name in _figure_names(figures, method):
@@ -33,7 +34,7 @@ def side_by_side(figures: Figures, seeds: list[int]) -> Cells:
 
 
 def pooled(figures: Figures, seeds: list[int]) -> Cells:
-    """A row per figure and arm over the pairs of all methods; none for figures that only one method has."""
+    """A row per figure and arm, over the pairs of all methods that have the figure."""
     methods, arms = _names(figures)
     rows = []
     for name in dict.fromkeys(name for values in figures.values() for name in values):
@@ -124,6 +125,7 @@ def _difference(found: Paired | None, example: Mapping[int, float]) -> tuple[str
         return "", ""
     kind = kind_of(next(iter(example.values())))
     shown = format_figure(found.difference, kind, sign=True, unit=False)
-    if found.error is None or found.p is None:
+    if found.error is None:
         return shown, ""
-    return f"{shown} ± {format_figure(found.error, kind, unit=False)}", f"{found.p:.3f}"
+    p = "" if found.p is None else "<0.001" if found.p < 0.001 else f"{found.p:.3f}"
+    return f"{shown} ± {format_figure(found.error, kind, unit=False)}", p

@@ -16,13 +16,13 @@ FEWEST = 6  # pairs for a sign-flip test: with fewer it cannot fall below 0.06
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean of the differences; its standard error and the two-sided p-value of a mean of 0, given two or more."""
+    """The mean of the differences; its standard error and the two-sided p-value of a mean of 0, where there are any."""
 
     pairs: int
     difference: float
     error: float | None
     p: float | None
-    test: str | None  # "sign flips" or "t"
+    test: str | None  # that p comes from: "sign flips" or "t"
 
 
 def paired(differences: Sequence[float]) -> Paired | None:
@@ -54,9 +54,10 @@ def sign_flip(differences: Sequence[float]) -> float:
     return float((means >= abs(values.sum()) * (1 - 1e-12)).mean())
 
 
-def t_test(average: float, error: float, count: int) -> float:
+def t_test(average: float, error: float, count: int) -> float | None:
+    """Return the p-value of a paired t-test; None if all differences are equal: there is no spread to compare with."""
     from scipy.stats import t
 
     if error == 0:
-        return 1.0 if average == 0 else 0.0
+        return None
     return float(2 * t.sf(abs(average / error), count - 1))

@@ -49,8 +49,10 @@ def progress_bars() -> Iterator[Progress]:
 
 
 @contextmanager
-def tree_progress(N: int, levels: Sequence[int], steps: int | None) -> Iterator[Callable[[int, int, int], None]]:
-    """Show one bar per level: rows done of at most `steps` steps (None if unknown), rate and time remaining."""
+def tree_progress(
+    rows: Sequence[int], levels: Sequence[int], steps: int | None
+) -> Iterator[Callable[[int, int, int], None]]:
+    """Show one bar per level: rows done of at most `steps` steps (None: unknown) of `rows` each, rate, time left."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -59,7 +61,6 @@ def tree_progress(N: int, levels: Sequence[int], steps: int | None) -> Iterator[
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    rows = [N, *levels]
     with Bars(*columns, console=Console(stderr=True)) as bars:
         tasks: dict[int, TaskID] = {}
 

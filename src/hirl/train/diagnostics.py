@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from hirl.hierarchy.rows import UnitRows
 from hirl.hierarchy.tree import PrototypeTree
 
 # Steps of autograd between the network's output for all views and z⁰ of the first: parts of a tensor, and casts.
@@ -15,7 +16,8 @@ PARTS = ("Slice", "Split", "UnsafeSplit", "Select", "Unbind", "ToCopy", "Alias",
 def gradient_figures(loss_image: Tensor, loss_spd: Tensor, z0: Tensor) -> dict[str, Tensor]:
     """Return the norms of both losses' gradients at z⁰ (B, D) and their cosine; nothing if L_img does not pass there.
 
-    Only the part of the graph between z⁰ and the losses is gone through, and it stays.
+    Only the part of the graph between z⁰ and the losses is gone through, and it stays. If L_img is computed from a
+    larger tensor, of all views, z⁰ is taken to be its first rows.
     """
     edge = get_gradient_edge(z0)
     image = _gradient(loss_image, edge)
@@ -43,5 +45,8 @@ def _gradient(loss: Tensor, edge: GradientEdge) -> Tensor | None:
 
 def view_agreement(tree: PrototypeTree, z0: Tensor, target_z0: Tensor) -> dict[str, Tensor]:
     """Return the share of images whose two views, z⁰ (B, D) each, have the same leaf and the same coarsest node."""
-    same = tree.path(tree.assign(z0.detach())) == tree.path(tree.assign(target_z0))
+    # Not `assign`, which refuses a row without a direction: that is for the check of the loss to find.
+    leaves = (tree.assign_rows(UnitRows(rows)) for rows in (z0.detach(), target_z0))
+    first, second = (tree.paths[found] for found in leaves)
+    same = first == second
     return {"view_agreement": same[:, 0].float().mean(), "view_agreement_coarsest": same[:, -1].float().mean()}

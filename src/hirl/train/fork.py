@@ -5,9 +5,11 @@ The heads do not take part in stage one: they keep their first weights, and the 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from hirl.runs.folder import Run
+from hirl.runs.stored import is_complete
 
 
 def with_heads(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -29,3 +31,23 @@ def copy_reports(base: Run, run: Run, step: int) -> None:
     for line in base.metrics():
         if line["step"] <= step and not line.get("finished"):
             run.report(line)
+
+
+def lost_forks(run: Run, state: dict[str, Any] | None, fork_at: Collection[int]) -> str | None:
+    """Say which epochs of `fork_at` a run that has begun cannot keep any more; None if it can keep them all."""
+    if not fork_at or (state is None and not is_complete(run)):
+        return None
+    done = run.config["epochs"] if state is None else state["step"] // state["plan"]["steps_per_epoch"]
+    began_with_bank = state is not None and bool(state["bank"])
+    lost = [
+        epoch
+        for epoch in sorted(fork_at)
+        if (epoch <= done or not began_with_bank) and not (run.checkpoints_folder / f"fork-{epoch:04d}.ckpt").is_file()
+    ]
+    if not lost:
+        return None
+    epochs = ", ".join(map(str, lost))
+    return (
+        f"{run.folder} has kept no state of epoch {epochs} and cannot make up for it: fork_at must be given from the "
+        "start. HIRL runs train their own stage one, or start from an earlier state"
+    )

@@ -2,8 +2,8 @@
 
 1. The method turns the views of a batch into its own loss L_img and into z⁰ of each image.
 2. Each image gets its leaf c₊¹, and with it its path through the tree. `assign="stored"`: the leaf that the last
-   clustering stored under the image's index in the data set. `assign="step"`: the leaf nearest to z⁰ of the image's
-   second view. `SemanticPaths.find_leaves` in hirl/hierarchy/paths.py does both.
+   clustering stored under the image's index in the data set. `assign="step"`: the leaf that the tree finds for z⁰ of
+   the image's second view. `SemanticPaths.find_leaves` in hirl/hierarchy/paths.py does both.
 3. The heads h_l turn z⁰ into z¹…zᴸ, and L_SPD aligns them with the path.
 """
 

@@ -22,7 +22,7 @@ from hirl.runs.continuing import state_to_fork
 from hirl.runs.folder import Run
 from hirl.runs.images_file import OpenedImages
 from hirl.runs.stored import is_complete
-from hirl.train.fork import copy_reports
+from hirl.train.fork import copy_reports, lost_forks
 from hirl.train.loop import Loop, NotFinite, Stopped
 from hirl.train.messages import announce, failure_message, plan_summary, resolved_settings
 from hirl.train.processes import Precision, launch, memory_advice
@@ -140,6 +140,8 @@ def pretrain(
     fabric = launch(accelerator=accelerator, devices=devices, nodes=nodes, precision=precision)
     source = OpenedImages(data, found, hashes=images.pixels is not None)
     with open_folder(fabric, run, to_plain(config), source) as state:
+        if missing := lost_forks(run, state, fork_at):
+            announce(fabric, run, f"warning: {missing}")
         if is_complete(run):
             announce(fabric, run, f"{run.folder} is finished: all {epochs} epochs are done")
             return run
@@ -230,16 +232,19 @@ def _fit(loop: Loop, run: Run, images: ImageSet, skipped: Skipped) -> None:
 
 
 def _save(run: Run, state: dict[str, Any], plan: Plan, keep_every: int, fork_at: Collection[int]) -> None:
-    """Write last.ckpt, and checkpoints that stay: after every `keep_every` epochs and after those of `fork_at`."""
-    save_checkpoint(run.checkpoint_file, state)
-    if not run.saved:
-        run.report({"step": state["step"], "epoch": state["step"] / plan.steps_per_epoch, "saved": True})
+    """Write last.ckpt, and checkpoints that stay: after every `keep_every` epochs and after those of `fork_at`.
+
+    last.ckpt comes last: a run that is killed before it repeats the epoch and writes the others again.
+    """
     epoch, rest = divmod(state["step"], plan.steps_per_epoch)
     kept = {"epoch": keep_every and epoch % keep_every == 0, "fork": epoch in fork_at and state["bank"]}
     for name, keep in kept.items():
         if keep and not rest:
             run.checkpoints_folder.mkdir(exist_ok=True)
             save_checkpoint(run.checkpoints_folder / f"{name}-{epoch:04d}.ckpt", state)
+    save_checkpoint(run.checkpoint_file, state)
+    if not run.saved:
+        run.report({"step": state["step"], "epoch": state["step"] / plan.steps_per_epoch, "saved": True})
 
 
 def _finish(run: Run, method: Method, plan: Plan, normalisation: Normalisation) -> None:

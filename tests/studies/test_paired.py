@@ -1,0 +1,69 @@
+"""Paired tests against scipy's, and what a table shows of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import permutation_test, ttest_1samp
+
+from hirl.studies.comparison_tables import Figures, numbers, pooled, side_by_side
+from hirl.studies.paired import FLIPS, paired
+from hirl.terminal.figures import share
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_few_pairs_are_compared_by_a_t_test(count: int) -> None:
+    differences = np.random.default_rng(count).normal(0.3, 1, count)
+    found = paired(differences.tolist())
+    assert found is not None
+    assert found.test == "t"
+    assert found.difference == pytest.approx(differences.mean())
+    assert found.error == pytest.approx(differences.std(ddof=1) / count**0.5)
+    assert found.p == pytest.approx(ttest_1samp(differences, 0).pvalue)
+
+
+@pytest.mark.parametrize("count", [6, 9])
+def test_more_pairs_are_compared_by_flipping_signs(count: int) -> None:
+    differences = np.random.default_rng(count).normal(0.5, 1, count)
+    found = paired(differences.tolist())
+    assert found is not None
+    assert found.test == "sign flips"
+    exact = permutation_test((differences, np.zeros(count)), lambda a, b: (a - b).mean(), permutation_type="samples")
+    assert found.p == pytest.approx(exact.pvalue)
+
+
+def test_many_pairs_are_compared_by_some_of_the_flips() -> None:
+    differences = np.random.default_rng(0).normal(0.3, 1, 30)
+    found = paired(differences.tolist())
+    assert found is not None
+    assert found == paired(differences.tolist())
+    assert found.p == pytest.approx(ttest_1samp(differences, 0).pvalue, abs=0.02)
+    assert paired([1.0] * 30).p == 1 / FLIPS  # type: ignore[union-attr]
+
+
+def test_without_a_spread_there_is_no_p_value() -> None:
+    assert paired([]) is None
+    one = paired([0.5])
+    assert one is not None
+    assert (one.difference, one.error, one.p) == (0.5, None, None)
+    equal = paired([0.25, 0.25])
+    assert equal is not None
+    assert (equal.error, equal.p) == (0, None)
+
+
+def test_tables() -> None:
+    figures: Figures = {}
+    for method in ("A", "B"):
+        for seed in (0, 1, 2):
+            figures[method, "base", seed] = {"knn": share(0.5 + 0.01 * seed)}
+            figures[method, "HIRL", seed] = {"knn": share(0.51 + 0.02 * seed)}
+    figures["B", "HIRL", 0] = {"knn": share(0.51), "own": share(0.1)}
+    heading, first, *_ = side_by_side(figures, [0, 1, 2])
+    assert heading == ["method", "figure", "base", "HIRL", "difference", "p (t)"]
+    expected = ttest_1samp([0.01, 0.02, 0.03], 0).pvalue
+    assert first == ["A", "knn", "51.00", "53.00", "+2.00 ± 0.58", f"{expected:.3f}"]
+    _, row, *_ = pooled(figures, [0, 1, 2])
+    assert row == ["knn", "HIRL", "6 of 6", "+2.00 ± 0.37", "0.031", "sign flips"]
+    csv = numbers(figures, [0, 1, 2])
+    assert csv[2][:4] == ["A", "knn", "HIRL", pytest.approx(0.53)]
+    assert csv[2][4:8] == [pytest.approx(0.02), pytest.approx(0.00577, rel=1e-2), pytest.approx(expected), "t"]
