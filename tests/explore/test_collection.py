@@ -42,6 +42,7 @@ def test_page_and_embed_agree_image_by_image(runs: dict[str, Run], some: Path) -
     assert not any(path.endswith("damaged.png") for path in found.paths)
     assert found.paths == arrays["image"][rows].tolist()
     assert np.array_equal(found.tree.path(found.tree.leaves).numpy(), arrays["path"][rows])
+    assert found.tree.by_path
     assert torch.equal(found.tree.leaves, run.tree.assign(found.z[0]))
     assert np.array_equal(found.features.numpy(), arrays["features"][rows])
     assert len(found.z) == 3
