@@ -28,7 +28,7 @@ LINES: dict[str, str] = {
     "--verbose": "no command '--verbose'",
     "pretrain --nonsense": "--nonsense",
     # pretrain: what to train on
-    "pretrain": "--method is missing",
+    "pretrain": "needs the images",
     "pretrain --method MoCoV2": "needs the images",
     "pretrain {nothing} --method MoCoV2": "nothing",
     "pretrain {bad} --method MoCoV2": "bad.yaml",
@@ -204,6 +204,7 @@ LINES: dict[str, str] = {
     "tune {npz} --config {yaml} --levels 3,9": "levels",
     "tune {npz} --config {yaml} --negatives 0": "negatives",
     "tune {npz}": "--method is missing",
+    "tune {npz} --method null": "--method cannot be null",
     # images, views, cluster
     "images {nothing}": "nothing",
     "images {flat} --out sheet.txt": "sheet.txt",

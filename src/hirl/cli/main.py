@@ -55,7 +55,7 @@ hirl learns hierarchical image representations from unlabelled images.
 
 examples:
   hirl demo                                            a tree of handwritten digits, in seconds
-  hirl pretrain photos/ --method DINO --epochs 100     learn from a folder of images; the same command continues
+  hirl pretrain photos/                                learn from a folder of images; the same command continues
   hirl pretrain photos/ --method MoCoV2 --hierarchy null   the method alone, as a baseline
   hirl evaluate runs/photos-dino-hirl-0 knn linear     how good its encoder is, given labels
   hirl compare shapes small/moco_v2 small/dino         baseline and HIRL side by side, in tables

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hirl.cli.command import Command
-from hirl.cli.run_state import run_state
+from hirl.runs.state import run_state
 from hirl.runs.faults import find_faults
 from hirl.runs.folder import Run
 

@@ -18,7 +18,7 @@ BY_PATH = "by_path"  # the name of a tensor that only trees with `by_path` have 
 ABSENT = -1  # the leaf of an image that is not in the tree
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PrototypeTree:
     """L levels of prototypes, fine → coarse, and the leaf of every image.
 
@@ -55,6 +55,15 @@ class PrototypeTree:
                     f"level {level}, not {len(parents)}"
                 )
         _check_ids(self.leaves, "leaves", len(self.prototypes[0]), lowest=ABSENT)
+
+    def __repr__(self) -> str:
+        nodes = " → ".join(f"{size:,}" for size in self.levels)
+        return f"PrototypeTree({self.count:,} images; {nodes} nodes; {self.dim} dimensions)"
+
+    def _repr_html_(self) -> str:
+        from hirl.hierarchy.notebook import tree_html
+
+        return tree_html(self)
 
     @property
     def levels(self) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ OTHERS = 2.0  # the other methods need up to twice as long
 SMALL_BYTES = 3e6  # memory per image of the small networks at 64 px
 # Epochs: 100 for 1,500 images. The total number of images processed grows more slowly than their number.
 EPOCHS, EPOCHS_AT, EPOCHS_POWER = 100, 1_500, 0.6
+LEAST_EPOCHS, MOST_EPOCHS = 10.0, 200.0
 
 # On a GPU.
 LARGE_SET = 20_000  # images; above, a ResNet-50
@@ -103,7 +104,7 @@ def minutes(kind: type[Method], N: int, image_size: int, epochs: int, cores: int
 
 def _epochs(N: int) -> int:
     wanted = EPOCHS * (EPOCHS_AT / N) ** EPOCHS_POWER
-    return int(float(f"{min(200.0, max(2.0, wanted)):.1e}"))  # two digits
+    return int(float(f"{min(MOST_EPOCHS, max(LEAST_EPOCHS, wanted)):.1e}"))  # two digits
 
 
 def _cpu_size(kind: type[Method], N: int, side: int, epochs: int, cores: int) -> int:

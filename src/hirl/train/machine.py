@@ -27,7 +27,9 @@ class Machine:
         if self.device == "cuda":
             return f"a GPU with {size_text(self.memory)} of memory"
         cores = f"{self.cores} core{'s' if self.cores > 1 else ''}"
-        return f"{'a CPU' if self.device == 'cpu' else 'an Apple GPU'} with {cores} and {size_text(self.memory)} of memory"
+        return (
+            f"{'a CPU' if self.device == 'cpu' else 'an Apple GPU'} with {cores} and {size_text(self.memory)} of memory"
+        )
 
 
 def read_machine(accelerator: str = "auto") -> Machine:
