@@ -42,9 +42,9 @@ def help_of(*line: str) -> str:
 
 def page(name: str) -> str:
     """The page of one command as Markdown."""
-    about = COMMANDS[name].about
+    about, guide = COMMANDS[name].about, GUIDES[name]
     return (
-        f"# hirl {name}\n\n{about[0].upper()}{about[1:]}. Guide: [{GUIDES[name].partition('.')[0]}](../{GUIDES[name]}).\n\n"
+        f"# hirl {name}\n\n{about[0].upper()}{about[1:]}. Guide: [{guide.partition('.')[0]}](../{guide}).\n\n"
         f"```text\n{help_of(name, *LINES.get(name, []))}\n```\n"
     )
 

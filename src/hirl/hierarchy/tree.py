@@ -216,9 +216,6 @@ class PrototypeTree:
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)!r} is not a valid prototype tree: {error}") from error
 
-    def __repr__(self) -> str:
-        return f"PrototypeTree(levels={self.levels}, dim={self.dim}, images={self.count})"
-
     def _check_level(self, level: int) -> None:
         if not 0 <= level < len(self.levels):
             raise ValueError(f"there is no level {level}: the tree has levels 0 (finest) to {len(self.levels) - 1}")
