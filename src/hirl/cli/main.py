@@ -56,7 +56,7 @@ ABOUT = """usage: hirl COMMAND [options]
 hirl learns hierarchical image representations from unlabelled images.
 
 examples:
-  hirl demo                                            a tree of handwritten digits, in seconds
+  hirl demo                                            built-in pictures with and without HIRL, in minutes
   hirl pretrain photos/                                learn from a folder of images; the same command continues
   hirl pretrain photos/ --method MoCoV2 --hierarchy null   the method alone, as a baseline
   hirl evaluate runs/photos-dino-hirl-0 knn linear     how good its encoder is, given labels
