@@ -137,7 +137,7 @@ def test_a_method_of_ones_own_takes_the_arguments_of_a_recipe_that_names_it(own_
         ("photos/ --method DINO --xyz 3", "there is no option --xyz"),
         ("photos/ more/ --method DINO", "the argument 'more/' is one too many"),
         ("photos/ --method DINO --epochs", "--epochs needs a value"),
-        ("photos/ --method DINO --epochs many", "--epochs must be a whole number, not many"),
+        ("photos/ --method DINO --epochs many", "--epochs must be a whole number, or null, not many"),
         ("photos/ --method DINO --seed null", "--seed must be a whole number, not null"),
         ("photos/ --method DINO --strict maybe", "--strict must be true or false, not maybe"),
         ("photos/ --method DINO --mean some", "--mean must be a list of numbers, or null, not some"),

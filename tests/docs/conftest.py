@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def inside(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(world)
+    monkeypatch.delitem(sys.modules, "my_package", raising=False)  # of another test
     monkeypatch.syspath_prepend(str(world))
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     return world

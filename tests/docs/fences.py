@@ -17,10 +17,10 @@ class Line(NamedTuple):
     """A command line, and the page it stands on."""
 
     page: str
-    words: tuple[str, ...]
+    parts: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.page}: {shlex.join(self.words)}"
+        return f"{self.page}: {shlex.join(self.parts)}"
 
 
 def blocks(language: str) -> list[tuple[str, str]]:

@@ -27,12 +27,12 @@ ALIKE = {"--hierarchy", "--method.temperature", "--out"}  # a run differs little
 
 
 def is_hirl(line: Line) -> bool:
-    return line.words[0] in ("hirl", "torchrun") or line.words[:2] == ("PYTHONPATH=examples", "hirl")
+    return line.parts[0] in ("hirl", "torchrun") or line.parts[:2] == ("PYTHONPATH=examples", "hirl")
 
 
 def arguments(line: Line) -> list[str]:
-    command = "hirl.cli.main" if line.words[0] == "torchrun" else "hirl"
-    return list(line.words[line.words.index(command) + 1 :])
+    command = "hirl.cli.main" if line.parts[0] == "torchrun" else "hirl"
+    return list(line.parts[line.parts.index(command) + 1 :])
 
 
 def test_only_known_commands_are_shown() -> None:
@@ -40,14 +40,14 @@ def test_only_known_commands_are_shown() -> None:
     for line in (*LINES, *inline_commands()):
         if is_hirl(line):
             assert arguments(line)[0] in COMMANDS or arguments(line)[0].startswith("--"), line
-        elif line.words[0] == "make":
-            assert set(line.words[1:]) <= TARGETS, line
-        elif line.words[0] == "python":
-            name = line.words[2] if line.words[1] == "-m" else line.words[1]
+        elif line.parts[0] == "make":
+            assert set(line.parts[1:]) <= TARGETS, line
+        elif line.parts[0] == "python":
+            name = line.parts[2] if line.parts[1] == "-m" else line.parts[1]
             file = ROOT / (name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
             assert file.is_file() or file.with_suffix("").is_dir(), line
         else:
-            assert line.words[0] in OTHERS, f"{line}: what is {line.words[0]}?"
+            assert line.parts[0] in OTHERS, f"{line}: what is {line.parts[0]}?"
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if is_hirl(line)], ids=str)
@@ -77,18 +77,18 @@ def test_options_within_sentences_exist(line: Line, capsys: pytest.CaptureFixtur
 
 def small_form(line: Line) -> list[str] | None:
     """The command for a few images; None if it is one of those that other tests run."""
-    words = arguments(line)
-    if any(large in word for word in words for large in LARGE):
+    parts = arguments(line)
+    if any(large in word for word in parts for large in LARGE):
         return None
-    text = " ".join(words)
+    text = " ".join(parts)
     for large, small in FEWER.items():
         text = text.replace(large, small)
-    if words[0] != "pretrain":
+    if parts[0] != "pretrain":
         return text.split()
     extra = ["--epochs", "2", "--image_size", "32", "--batch_size", "16", "--workers", "0"]
-    if "--method.lr" in words:
+    if "--method.lr" in parts:
         extra += SMALL_DINO
-    if "simclr.SimCLR" in words:
+    if "simclr.SimCLR" in parts:
         extra += ["--method.backbone", "resnet10t"]
     return [*text.split(), *extra]
 
@@ -97,20 +97,20 @@ def once_per_kind(lines: list[Line]) -> list[Line]:
     """One line of each command and set of options: the others differ in values only."""
     kinds: dict[tuple[str, ...], Line] = {}
     for line in lines:
-        words = small_form(line)
-        if words is not None:
-            options = {word for word in words if word.startswith("--")} - (ALIKE if words[0] == "pretrain" else set())
-            kinds.setdefault((words[0], *sorted(options)), line)
+        parts = small_form(line)
+        if parts is not None:
+            options = {word for word in parts if word.startswith("--")} - (ALIKE if parts[0] == "pretrain" else set())
+            kinds.setdefault((parts[0], *sorted(options)), line)
     return list(kinds.values())
 
 
 @pytest.mark.parametrize("line", once_per_kind([line for line in LINES if is_hirl(line)]), ids=str)
 def test_short_commands_run(line: Line, inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = small_form(line)
-    assert words is not None
-    if words[0] == "pretrain":
-        words += ["--out", str(inside / "runs" / f"new-{abs(hash(line.words))}"), "--accelerator", "cpu"]
-    if "--out" in words and (out := inside / words[words.index("--out") + 1]).is_file():
+    parts = small_form(line)
+    assert parts is not None
+    if parts[0] == "pretrain":
+        parts += ["--out", str(inside / "runs" / f"new-{abs(hash(line.parts))}"), "--accelerator", "cpu"]
+    if "--out" in parts and (out := inside / parts[parts.index("--out") + 1]).is_file():
         out.unlink()
-    status = main(words)
+    status = main(parts)
     assert status == 0, capsys.readouterr().err

@@ -57,8 +57,7 @@ class PrototypeTree:
         _check_ids(self.leaves, "leaves", len(self.prototypes[0]), lowest=ABSENT)
 
     def __repr__(self) -> str:
-        nodes = " → ".join(f"{size:,}" for size in self.levels)
-        return f"PrototypeTree({self.count:,} images; {nodes} nodes; {self.dim} dimensions)"
+        return f"PrototypeTree(levels={self.levels}, dim={self.dim}, images={self.count})"
 
     def _repr_html_(self) -> str:
         from hirl.hierarchy.notebook import tree_html
