@@ -3,9 +3,9 @@
     python -m benchmarks.sample RUN                    # a trained run, on the labelled images it was trained on
     python -m benchmarks.sample RUN --data FOLDER      # or on others, with a train and a val part
 
-Each seed is a measurement of its own: it draws four fifths of the training part and builds a new tree over z⁰ of these. From
-them `--size` images are chosen by each way, and the val part is classified by KNN (by a weighted vote over pooled features
-of the run's encoder) from these alone.
+Each seed is a measurement of its own: it draws four fifths of the training part and builds a new tree over z⁰ of these.
+From them `--size` images are chosen by each way, and the val part is classified by KNN (by a weighted vote over pooled
+features of the run's encoder) from these alone.
 """
 
 from __future__ import annotations
@@ -38,14 +38,8 @@ def part_of(collection: Collection, seed: int) -> Collection:
     rows = torch.from_numpy(np.sort(drawn))
     z = tuple(each[rows] for each in collection.z)
     tree = hierarchical_kmeans(z[0], suggest_levels(count), seed=seed)
-    images = Subset(collection.images, rows)
-    part: dict[str, Any] = {
-        "images": images,
-        "rows": collection.rows[rows],
-        "features": collection.features[rows],
-        "z": z,
-        "tree": tree,
-    }
+    part: dict[str, Any] = {"images": Subset(collection.images, rows), "rows": collection.rows[rows], "z": z}
+    part |= {"features": collection.features[rows], "tree": tree}
     return replace(collection, **part)
 
 
