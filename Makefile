@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install test test-long test-details lint demo bench clean
+.PHONY: install test test-long test-details lint demo bench docs clean
 
 install: .venv/.installed
 
@@ -34,5 +34,9 @@ demo: install
 bench: install
 	$(BIN)/python -m benchmarks
 
+# The documentation as a site in site/; any broken link or missing page is an error.
+docs: install
+	$(BIN)/mkdocs build --strict --quiet
+
 clean:
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf site .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis dist

@@ -3,42 +3,59 @@
     python -m benchmarks.sample RUN                    # a trained run, on the labelled images it was trained on
     python -m benchmarks.sample RUN --data FOLDER      # or on others, with a train and a val part
 
-For each seed, `--size` images of the training part are chosen by each way, and the val part is classified by KNN (by a
-weighted vote over pooled features of the run's encoder) from these alone.
+Each seed is a measurement of its own: it draws four fifths of the training part and builds a new tree over z⁰ of these.
+From them `--size` images are chosen by each way, and the val part is classified by KNN (by a weighted vote over pooled
+features of the run's encoder) from these alone.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
-from hirl import Run
-from hirl.explore.collection import open_collection
+from hirl import Run, hierarchical_kmeans, suggest_levels
+from hirl.data.sources.subset import Subset
+from hirl.explore.collection import Collection, open_collection
 from hirl.explore.embed import embed
 from hirl.explore.sample import sample_images
 from hirl.metrics.knn import knn_accuracy
 
 KS = (1, 5, 10, 20)
+SHARE = 0.8
+
+
+def part_of(collection: Collection, seed: int) -> Collection:
+    """A random part of the images, with a tree of its own."""
+    count = int(SHARE * len(collection))
+    drawn = np.random.default_rng(seed).choice(len(collection), count, replace=False)
+    rows = torch.from_numpy(np.sort(drawn))
+    z = tuple(each[rows] for each in collection.z)
+    tree = hierarchical_kmeans(z[0], suggest_levels(count), seed=seed)
+    part: dict[str, Any] = {"images": Subset(collection.images, rows), "rows": collection.rows[rows], "z": z}
+    part |= {"features": collection.features[rows], "tree": tree}
+    return replace(collection, **part)
 
 
 def measure(run: str, data: str | None, sizes: Sequence[int], seeds: int) -> Table:
     collection = open_collection(run, data)
-    labels = collection.images.labels
-    if labels is None:
+    if collection.images.labels is None:
         raise SystemExit(f"{collection.images.name} has no labels to measure a sample with")
     test = embed(run, data if data is not None else Run(run).config["data"], split="val")
     truth = torch.from_numpy(test["labels"])
     queries = torch.from_numpy(test["features"])
-    ways: dict[str, Callable[[int, int], list[int]]] = {
-        "random": lambda size, seed: np.random.default_rng(seed).choice(len(collection), size, replace=False).tolist(),
-        "typical": lambda size, seed: sample_images(collection, size, pick="typical", seed=seed),
-        "spread": lambda size, seed: sample_images(collection, size, pick="spread", seed=seed),
+    ways: dict[str, Callable[[Collection, int, int], list[int]]] = {
+        "random": lambda part, size, seed: np.random.default_rng(seed).choice(len(part), size, replace=False).tolist(),
+        "typical": lambda part, size, seed: sample_images(part, size, pick="typical", seed=seed),
+        "spread": lambda part, size, seed: sample_images(part, size, pick="spread", seed=seed),
     }
+    parts = [part_of(collection, seed) for seed in range(seeds)]
     counts = [len(names) for names in collection.images.label_names]
     table = Table(title=f"{collection.name}: {len(collection):,} images, {len(queries):,} tested", title_justify="left")
     for heading in ("images", "way", "seed", f"of {counts[0]} classes covered", *(f"KNN, K = {k}" for k in KS)):
@@ -46,10 +63,12 @@ def measure(run: str, data: str | None, sizes: Sequence[int], seeds: int) -> Tab
     for size in sizes:
         for way, choose in ways.items():
             every = []
-            for seed in range(seeds):
-                chosen = torch.tensor(choose(size, seed))
-                accuracy = 100 * knn_accuracy(collection.features[chosen], labels[chosen], queries, truth, ks=KS)
-                covered = len(labels[chosen, 0].unique())
+            for seed, part in enumerate(parts):
+                chosen = torch.tensor(choose(part, size, seed))
+                assert part.images.labels is not None
+                classes = part.images.labels[chosen]
+                accuracy = 100 * knn_accuracy(part.features[chosen], classes, queries, truth, ks=KS)
+                covered = len(classes[:, 0].unique())
                 every.append(accuracy)
                 shown = ["/".join(f"{value:.1f}" for value in row.tolist()) for row in accuracy]
                 table.add_row(str(size), way, str(seed), str(covered), *shown)

@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "train": {"backbones", "config", "data", "files", "hierarchy", "methods", "metrics", "runs", "seeds", "terminal"},
     "evals": {"backbones", "config", "data", "files", "hierarchy", "methods", "metrics", "runs", "seeds", "terminal"},
     "studies": {"config", "data", "evals", "files", "hierarchy", "methods", "runs", "terminal", "train"},
-    "explore": {"data", "evals", "files", "hierarchy", "methods", "metrics", "runs", "terminal"},
+    "explore": {"data", "evals", "files", "hierarchy", "methods", "metrics", "runs", "terminal", "train"},
     "cli": {
         "config", "data", "evals", "explore", "files", "hierarchy", "methods", "recipes", "runs", "studies", "terminal",
         "train",
@@ -205,8 +205,9 @@ def run_from(environment: Path, folder: Path) -> None:
         file.relative_to(PACKAGE) for file in PACKAGE.rglob("*") if file.is_file() and "__pycache__" not in file.parts
     }
     assert files <= {file.relative_to(installed) for file in installed.rglob("*")}
-    demo = subprocess.run([environment / "bin/hirl", "demo"], capture_output=True, check=True, cwd=folder)
-    assert "all digits" in demo.stdout.decode()
+    line = [str(environment / "bin/hirl"), "pretrain", "--config", "small/dino", "--help"]
+    shown = subprocess.run(line, capture_output=True, check=True, cwd=folder)
+    assert "--method.prototypes" in shown.stdout.decode()
 
 
 def test_a_wheel_runs_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:

@@ -73,13 +73,6 @@ def test_cluster_fits_levels_to_the_rows_and_says_so(features: Path, tmp_path: P
     assert PrototypeTree.load(tmp_path / "tree.safetensors").levels == suggest_levels(300)
 
 
-def test_demo_prints_the_tree() -> None:
-    shown = hirl("demo")
-    assert shown.returncode == 0, shown.stderr
-    assert "all digits" in shown.stdout
-    assert "purity" in shown.stdout
-
-
 def test_a_traceback_only_when_asked_for(tmp_path: Path) -> None:
     args = ("cluster", tmp_path / "missing.npy", "--out", tmp_path / "tree")
     assert "Traceback" not in hirl(*args).stderr

@@ -28,7 +28,7 @@ LINES: dict[str, str] = {
     "--verbose": "no command '--verbose'",
     "pretrain --nonsense": "--nonsense",
     # pretrain: what to train on
-    "pretrain": "--method is missing",
+    "pretrain": "needs the images",
     "pretrain --method MoCoV2": "needs the images",
     "pretrain {nothing} --method MoCoV2": "nothing",
     "pretrain {bad} --method MoCoV2": "bad.yaml",
@@ -67,7 +67,6 @@ LINES: dict[str, str] = {
     f"{MOCO} --method.weight_decay -1": "weight_decay",
     f"{MOCO} --method.warmup_epochs -1": "warmup_epochs",
     f"{MOCO} --method.tau 0.2": "--method.tau",
-    f"{MOCO} --method null": "--method",
     f"{MOCO} --lr 0.1": "--method.lr",
     # pretrain: the hierarchy
     f"{MOCO} --hierarchy.levels": "--hierarchy.levels",
@@ -193,8 +192,8 @@ LINES: dict[str, str] = {
     "compare {npz} {yaml} --seeds one": "--seeds",
     "compare {npz} {yaml} --tasks kmn": "kmn",
     "compare {npz} {yaml} --epochs 0": "epochs",
-    "compare {npz} {yaml} --ablate temperature=1": "--ablate",
-    "compare {npz} {yaml} --ablate levels=a": "--ablate",
+    "compare {npz} {yaml} --ablate temperature=1": "no setting 'temperature'",
+    "compare {npz} {yaml} --ablate levels=a": "levels must be a list",
     "compare {npz} {yaml} --ablate levels=5000,10": "5000",
     "compare {npz} {yaml} --ablate negatives=1,2": "negatives",
     "compare {npz} {yaml} --classes no.such.Class": "no.such.Class",
@@ -204,6 +203,7 @@ LINES: dict[str, str] = {
     "tune {npz} --config {yaml} --levels 3,9": "levels",
     "tune {npz} --config {yaml} --negatives 0": "negatives",
     "tune {npz}": "--method is missing",
+    "tune {npz} --method null": "--method cannot be null",
     # images, views, cluster
     "images {nothing}": "nothing",
     "images {flat} --out sheet.txt": "sheet.txt",

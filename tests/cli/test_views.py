@@ -117,7 +117,8 @@ def test_the_sheet_of_a_run_shows_what_its_network_got(tmp_path: Path, monkeypat
     forward = MoCoV2.forward
 
     def recorded(self: MoCoV2, views: list[Tensor], masks: list[Tensor | None], step: int) -> Any:
-        got.append(views)
+        if len(views[0]) == 8:  # not the few with which memory is estimated before the first step
+            got.append(views)
         return forward(self, views, masks, step)
 
     monkeypatch.setattr(MoCoV2, "forward", recorded)

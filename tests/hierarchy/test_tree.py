@@ -45,6 +45,15 @@ def test_it_answers_what_lies_where(tree: PrototypeTree) -> None:
     assert repr(tree) == "PrototypeTree(levels=(5, 3, 2), dim=4, images=7)"
 
 
+def test_a_notebook_shows_a_summary(tree: PrototypeTree) -> None:
+    page = tree._repr_html_()
+    assert "<td>0</td><td>5</td><td>1</td><td>3</td>" in page  # level, nodes, median and largest number of images
+    assert page.index("2-1: 6 images") < page.index("1-0: 6 images") < page.index("0-4: 3 images")  # largest first
+    assert page.count("<ul>") == page.count("</ul>")
+    wide = PrototypeTree((F.normalize(torch.randn(40, 4), dim=1),), (), torch.arange(40))
+    assert "and 28 more" in wide._repr_html_()
+
+
 def test_images_without_a_leaf_are_in_no_node(tree: PrototypeTree, tmp_path: Path) -> None:
     """As images that could not be read."""
     leaves = tree.leaves.clone()

@@ -66,7 +66,7 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("epochs: many", "'mine.yaml': epochs must be a whole number, not many"),
+        ("epochs: many", "'mine.yaml': epochs must be a whole number, or null, not many"),
         ("epoch: 3", "'mine.yaml': there is no option epoch: did you mean epochs?"),
         ("method: {class_path: hirl.methods.DINO, init_args: {dim: wide}}", "'mine.yaml': method.dim must be a whole"),
     ],

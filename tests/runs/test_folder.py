@@ -49,6 +49,20 @@ def test_a_configuration_of_an_earlier_version_is_upgraded(tmp_path: Path) -> No
     assert "iterations" not in hierarchy
 
 
+def test_a_notebook_shows_a_summary(tmp_path: Path) -> None:
+    run = Run(tmp_path / "<b>")
+    run.folder.mkdir()
+    assert "is not a run folder" in repr(run)
+    options = dict.fromkeys(OPTIONS) | {"epochs": 3, "method": {"class_path": "hirl.methods.DINO", "init_args": {}}}
+    run.config_file.write_text(yaml.safe_dump(options))
+    run.report({"step": 4, "epoch": 2.0, "loss_image": 0.25})
+    assert repr(run).endswith("<b>': DINO, baseline, unfinished, epoch 2 of 3)")
+    page = run._repr_html_()
+    assert "<td>loss_image</td><td>0.25</td>" in page
+    assert "&lt;b&gt;" in page
+    assert "/<b>" not in page
+
+
 def test_differences_are_named() -> None:
     assert differences({"a": {"b": 1, "c": [1, 2]}}, {"a": {"b": 2, "c": (1, 2)}, "d": 3}) == [
         "a.b: 1 → 2",

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
+from jsonargparse import Namespace
+
 from hirl.cli.cluster import CLUSTER
 from hirl.cli.compare import COMPARE
 from hirl.cli.demo import DEMO
@@ -54,8 +56,8 @@ ABOUT = """usage: hirl COMMAND [options]
 hirl learns hierarchical image representations from unlabelled images.
 
 examples:
-  hirl demo                                            a tree of handwritten digits, in seconds
-  hirl pretrain photos/ --method DINO --epochs 100     learn from a folder of images; the same command continues
+  hirl demo                                            built-in pictures with and without HIRL, in minutes
+  hirl pretrain photos/                                learn from a folder of images; the same command continues
   hirl pretrain photos/ --method MoCoV2 --hierarchy null   the method alone, as a baseline
   hirl evaluate runs/photos-dino-hirl-0 knn linear     how good its encoder is, given labels
   hirl compare shapes small/moco_v2 small/dino         baseline and HIRL side by side, in tables
@@ -114,11 +116,16 @@ def _run(args: Sequence[str]) -> None:
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(COMMANDS)}"
         raise ValueError(f"there is no command {name!r}: {hint}")
     else:
-        command = COMMANDS[name]
-        about = f"{command.about[0].upper()}{command.about[1:]}."
-        parser = Parser(prog=f"hirl {name}", description=about, argv=args[1:])
-        command.options(parser)
-        command.run(parser.read())
+        COMMANDS[name].run(parse(name, args[1:]))
+
+
+def parse(name: str, args: Sequence[str]) -> Namespace:
+    """The values of a command's options on a command line. Nothing is run, except for `--help`."""
+    command = COMMANDS[name]
+    about = f"{command.about[0].upper()}{command.about[1:]}."
+    parser = Parser(prog=f"hirl {name}", description=about, argv=args)
+    command.options(parser)
+    return parser.read()
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from jsonargparse import Namespace
 
 from hirl.cli.command import Command
+from hirl.config.line import option_values
 from hirl.config.parser import Parser
 
 STOPPED = 130
@@ -18,7 +19,14 @@ def pretrain_options(parser: Parser) -> None:
     from hirl.train.pretrain import pretrain
 
     parser.add_config_options(pretrain, positional="data")
-    parser.adapt = scale_start
+    has_arguments = any(name.startswith("method.") for name in option_values(parser.argv))
+
+    def adapt(recipe: Namespace, values: Namespace) -> None:
+        if values.method is not None and "method" not in recipe and not has_arguments:
+            values.method = type(values.method)  # named only: its arguments are chosen for the images
+        scale_start(recipe, values)
+
+    parser.adapt = adapt
 
 
 def scale_start(recipe: Namespace, values: Namespace) -> None:
@@ -42,7 +50,7 @@ def run_pretrain(config: Namespace) -> None:
 
 def check_data(config: Namespace, command: str) -> None:
     if config.data is None:
-        raise ValueError(f"{command} needs the images to train on: hirl {command} FOLDER --method METHOD")
+        raise ValueError(f"{command} needs the images to train on: hirl {command} FOLDER")
 
 
 @contextmanager

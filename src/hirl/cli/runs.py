@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from hirl.cli.command import Command
-from hirl.cli.run_state import run_state
 from hirl.runs.faults import find_faults
 from hirl.runs.folder import Run
+from hirl.runs.state import run_state
 
 MARKS = ("config.yaml", "metrics.jsonl", "last.ckpt")  # a folder with any of them is a run, though it may be broken
 # The finest level: on the val part, on a fifth of the training images, and the latter in runs of earlier versions.

@@ -15,10 +15,10 @@ from rich.table import Table
 
 from hirl.cli.collection import page_address
 from hirl.cli.command import Command
-from hirl.cli.run_state import run_state
 from hirl.runs.faults import find_faults
 from hirl.runs.folder import Run
 from hirl.runs.results import list_results
+from hirl.runs.state import run_state
 from hirl.terminal.figures import format_figure, with_kinds
 
 BLOCKS = "▁▂▃▄▅▆▇█"

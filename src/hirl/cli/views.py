@@ -7,6 +7,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from hirl.cli.command import Command
 from hirl.cli.sheets import check_sheet, print_skipped, save_sheet, sheet_options
+from hirl.config.classes import known_classes
 from hirl.config.parser import Parser
 
 LARGEST_VIEW = 1024  # pixels
@@ -27,6 +28,7 @@ def run_views(config: Namespace) -> None:
     from hirl.data import Skipped, in_memory, open_images
     from hirl.explore import view_sheet
     from hirl.methods.argument_ranges import check_ranges
+    from hirl.methods.base import Method
 
     check_sheet(config)
     if config.data is None:
@@ -35,6 +37,9 @@ def run_views(config: Namespace) -> None:
         raise ValueError(f"image_size must be at least 1, not {config.image_size}")
     if config.seed < 0:
         raise ValueError(f"seed must be at least 0, not {config.seed}")
+    if config.method is None:
+        names = ", ".join(known_classes(Method))
+        raise ValueError(f"the option --method is missing: choose one of {names}, or a recipe with --config")
     check_ranges(config.method)
     skipped = Skipped()
     opened = open_images(config.data, split=config.split, channels=config.channels)

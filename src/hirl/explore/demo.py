@@ -1,44 +1,135 @@
-"""The demo: a tree over scikit-learn's handwritten digits, printed with how well it matches the digits."""
+"""The demo: draws pictures, trains a baseline and its HIRL twin on them, compares the two and writes a tree page.
+
+It needs no data, no network and no GPU. Both arms share stage one, so that they differ by what HIRL does alone; the
+difference is that of this one run, whatever its sign.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import torch
-from rich.console import Console
+from PIL import Image
+from torch import nn
 
-from hirl.explore.tree_text import drawn_tree, level_table
-from hirl.hierarchy.builder import HierarchicalKMeans
-from hirl.hierarchy.tree import PrototypeTree
-from hirl.metrics.agreement import purity
-from hirl.metrics.clustering import mutual_information
-from hirl.terminal.progress import tree_progress
-from hirl.terminal.tables import per_cent
+from hirl.data.shapes import Shapes
+from hirl.evals.base import Result
+from hirl.evals.clustering import Clustering
+from hirl.evals.evaluate import evaluate
+from hirl.evals.knn import KNN
+from hirl.evals.tree import TreeAgreement
+from hirl.explore.collection import open_collection
+from hirl.explore.page import check_page_folder
+from hirl.explore.tree_page import write_tree_page
+from hirl.files import atomic_write
+from hirl.runs.folder import Run
+from hirl.terminal.figures import format_figure
+from hirl.terminal.progress import progress_bars
+from hirl.terminal.tables import Cells, print_tables
+from hirl.train.pretrain import pretrain
+from hirl.train.recipe import recipe
 
-LEVELS = (160, 40, 10)
-RESTARTS = 5
+RECIPE = "small/swav"  # of the small recipes the one that learns most in minutes
+DRAWN = 64  # pixels, so that the page looks well; the recipe trains at 32
+KINDS = 48
+VAL_SHARE = 4  # a picture of the val part per so many of the training part
+TASKS = (KNN(ks=(20,)), Clustering(), TreeAgreement(sample=1000))
+SHOWN = {"knn": ("KNN", ""), "clustering": ("clustering, AMI", "AMI, "), "tree": ("tree, AMI", "AMI, ")}
+Say = Callable[[str], None]
 
 
-def digits_demo(*, seed: int = 0) -> PrototypeTree:
-    """Build and print the tree. The features are the pixels themselves: nothing is learnt."""
-    from sklearn.datasets import load_digits
+def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int = 0, say: Say = print) -> Path:
+    """Run the demo in the folder `out` and return the folder of the tree page. The same call continues it."""
+    start = time.monotonic()
+    options = recipe(RECIPE)
+    if images < options["batch_size"]:
+        raise ValueError(f"images must be at least {options['batch_size']}, the size of a batch, not {images}")
+    pictures, page = out / "pictures", out / "tree"
+    out.mkdir(parents=True, exist_ok=True)
+    check_page_folder(page)
+    say(f"1/5  Drawing {images:,} pictures of 48 kinds, 12 families and 4 kingdoms. Training uses no labels.")
+    draw_pictures(pictures, images)
 
-    digits = load_digits()
-    features = torch.from_numpy(digits.data).float()
-    labels = torch.from_numpy(digits.target)
-    print(f"{len(features):,} handwritten digits of 8 × 8 pixels, in a tree with levels of {LEVELS} nodes\n")
-    builder = HierarchicalKMeans(restarts=RESTARTS)
-    with tree_progress(builder.rows_per_step(len(features), LEVELS), LEVELS, builder.max_steps) as progress:
-        tree = builder(features, LEVELS, seed=seed, progress=progress)
+    hierarchy, method = options["hierarchy"], options["method"]
+    if epochs is not None:
+        hierarchy = hierarchy.scaled(options["epochs"], epochs)
+        options["epochs"] = epochs
+    first = hierarchy.start_for(options["epochs"])
+    shared: dict[str, Any] = options | {"data": str(pictures), "seed": seed, "knn_every": 0, "accelerator": "cpu"}
 
-    Console().print(drawn_tree(tree, "all digits", labels=labels, classes=[str(digit) for digit in range(10)]))
-    nodes = [tree.paths[tree.leaves, level] for level in range(len(LEVELS))]
-    level_table(
-        tree,
-        purity=[per_cent(purity(of, labels), digits=1) for of in nodes],
-        NMI=[per_cent(mutual_information(of, labels)["NMI"], digits=1) for of in nodes],
+    say(f"\n2/5  Training the baseline ({type(method).__name__} alone) for {options['epochs']} epochs.")
+    alone = {"method": method, "hierarchy": None, "out": out / "base", "fork_at": (first,)}
+    base = pretrain(**shared | alone)
+    twin = type(method)(**method.arguments)  # a method is built once
+    say(f"\n3/5  Training HIRL: the same network until epoch {first}, then with a tree, rebuilt every epoch.")
+    forked = {"method": twin, "hierarchy": hierarchy, "out": out / "hirl", "stage_one": base.folder}
+    hirl = pretrain(**shared | forked)
+
+    say("\n4/5  Comparing both with the labels, on pictures that were not trained on.")
+    size = {"image_size": options["image_size"]}
+    quiet: dict[str, Any] = {"data": str(pictures), "quiet": True, "seed": seed, "device": "cpu"}
+    results = {name: evaluate(run, *TASKS, **quiet, reuse=True) for name, run in (("base", base), ("HIRL", hirl))}
+    results["pixels"] = evaluate(Pixels(), *TASKS, **quiet, **size)
+    print_tables({"per label level, in %": table(results, {"base": base, "HIRL": hirl})})
+
+    say("\n5/5  Writing the tree of the HIRL run as a page.")
+    collection = open_collection(hirl, quiet=True, device="cpu")
+    with progress_bars() as progress:
+        write_tree_page(collection, page, progress=progress)
+    say(f"\nDone in {(time.monotonic() - start) / 60:.1f} minutes. {how_to_open(page, os.environ)}")
+    return page
+
+
+class Pixels(nn.Module):
+    """No encoder at all: the pixels themselves are the features."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.flatten(1)
+
+
+def draw_pictures(folder: Path, images: int) -> None:
+    """Save Shapes as train/KINGDOM/FAMILY/KIND/NUMBER.png and val/…; pictures that are there already stay."""
+    with progress_bars() as progress:
+        for split, count in (("train", images), ("val", max(2 * KINDS, images // VAL_SHARE))):
+            pictures = Shapes(images=count, size=DRAWN, split=split, cache=False)
+            for index in range(count):
+                names = [of[label] for of, label in zip(pictures.label_names, pictures.labels[index], strict=True)]
+                file = folder.joinpath(split, *reversed(names), f"{index:05d}.png")
+                if not file.is_file():
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    with atomic_write(file) as aside:
+                        Image.fromarray(pictures.read(index).permute(1, 2, 0).numpy()).save(aside, "PNG")
+                if index % 200 == 0 or index + 1 == count:
+                    progress(f"{split} pictures", index + 1, count)
+
+
+def table(results: dict[str, dict[str, Result]], runs: dict[str, Run]) -> Cells:
+    """A row per task and label level, and one for the time; base, HIRL and pixels side by side."""
+    rows = [["", *results]]
+    for task, (title, prefix) in SHOWN.items():
+        for figure in (name for name in results["base"][task].headline if name.startswith(prefix)):
+            values = [format_figure(of[task].headline[figure]) for of in results.values()]
+            rows.append([f"{title}, {figure.removeprefix(prefix)}", *values])
+    seconds = {name: sum(line.get("seconds_epoch", 0.0) for line in run.metrics()) for name, run in runs.items()}
+    rows.append(
+        [
+            "seconds of training, stage one included",
+            *(f"{seconds[name]:.0f}" if name in seconds else "" for name in results),
+        ]
     )
-    print(
-        "purity: share of images that show their node's most frequent digit (one node for all would have "
-        f"{per_cent(purity(torch.zeros_like(labels), labels), digits=1)});\n"
-        "NMI: normalised mutual information with the digits, 100% if a level and the digits are the same partition."
-    )
-    return tree
+    return rows
+
+
+def how_to_open(page: Path, environment: Any) -> str:
+    """Where the page is, and how to see it from here: over ssh and without a screen there is no browser to open it."""
+    index = (page / "index.html").resolve()
+    if environment.get("SSH_CONNECTION"):
+        copy = f"scp -r {socket.gethostname()}:{shlex.quote(str(index.parent))} ."
+        return f"The tree page is {index}. Copy its folder to the machine you sit at and open it there: {copy}"
+    return f"Open the tree page in a browser: {index.as_uri()}"

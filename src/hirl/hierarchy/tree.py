@@ -18,7 +18,7 @@ BY_PATH = "by_path"  # the name of a tensor that only trees with `by_path` have 
 ABSENT = -1  # the leaf of an image that is not in the tree
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class PrototypeTree:
     """L levels of prototypes, fine → coarse, and the leaf of every image.
 
@@ -55,6 +55,14 @@ class PrototypeTree:
                     f"level {level}, not {len(parents)}"
                 )
         _check_ids(self.leaves, "leaves", len(self.prototypes[0]), lowest=ABSENT)
+
+    def __repr__(self) -> str:
+        return f"PrototypeTree(levels={self.levels}, dim={self.dim}, images={self.count})"
+
+    def _repr_html_(self) -> str:
+        from hirl.hierarchy.notebook import tree_html
+
+        return tree_html(self)
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -206,9 +214,6 @@ class PrototypeTree:
             return cls.from_tensors(named)
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)!r} is not a valid prototype tree: {error}") from error
-
-    def __repr__(self) -> str:
-        return f"PrototypeTree(levels={self.levels}, dim={self.dim}, images={self.count})"
 
     def _check_level(self, level: int) -> None:
         if not 0 <= level < len(self.levels):

@@ -55,6 +55,16 @@ class Run:
         self.chosen = checkpoint is not None
         self.checkpoint_file = self.folder / "last.ckpt" if checkpoint is None else Path(checkpoint)
 
+    def __repr__(self) -> str:
+        from hirl.runs.notebook import run_text
+
+        return run_text(self)
+
+    def _repr_html_(self) -> str:
+        from hirl.runs.notebook import run_html
+
+        return run_html(self)
+
     config_file = property(lambda self: self.folder / "config.yaml")
     about_file = property(lambda self: self.folder / "about.json")
     metrics_file = property(lambda self: self.folder / "metrics.jsonl")

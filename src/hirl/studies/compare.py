@@ -25,6 +25,7 @@ from hirl.studies.comparison_tables import Figures, by_figure, numbers, pooled, 
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
+from hirl.train.settings import EPOCHS
 from hirl.train.setup import check_image_count
 
 
@@ -98,7 +99,7 @@ def _trained(
     arms: Sequence[Hierarchy | None],
 ) -> Run:
     """Train one arm: the baseline keeps its states of all arms' first trees, and they start from it."""
-    epochs = options.get("epochs", inspect.signature(pretrain).parameters["epochs"].default)
+    epochs = options.get("epochs", EPOCHS)
     more: dict[str, Any] = {}
     if hierarchy is None:
         more["fork_at"] = tuple(sorted({arm.start_for(epochs) for arm in arms if arm is not None}))

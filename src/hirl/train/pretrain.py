@@ -26,6 +26,7 @@ from hirl.train.fork import copy_reports, lost_forks
 from hirl.train.loop import Loop, NotFinite, Stopped
 from hirl.train.messages import announce, failure_message, plan_summary, resolved_settings
 from hirl.train.processes import Precision, launch, memory_advice
+from hirl.train.settings import settle
 from hirl.train.setup import (
     build_method,
     build_paths,
@@ -34,6 +35,7 @@ from hirl.train.setup import (
     check_image_count,
     default_folder,
     load_state,
+    memory_warning,
     open_folder,
     open_observer,
     resolve_hierarchy,
@@ -44,12 +46,12 @@ from hirl.train.signals import stop_signals
 
 def pretrain(
     data: Any,
-    method: Method,
+    method: Method | None = None,
     hierarchy: Hierarchy | None = Hierarchy(),  # noqa: B008 (frozen)
     *,
     out: str | os.PathLike[str] | None = None,
-    epochs: int = 100,
-    batch_size: int = 256,
+    epochs: int | None = None,
+    batch_size: int | None = None,
     image_size: int | None = None,
     seed: int = 0,
     split: str | None = None,
@@ -76,12 +78,13 @@ def pretrain(
 
     Args:
         data: A folder of images, or anything else that `hirl.data.open_images` accepts.
-        method: DINO, IBOT, MoCoV2, MoCoV3, SimSiam, SwAV, or a class of your own.
+        method: DINO, IBOT, MoCoV2, MoCoV3, SimSiam, SwAV, or a class of your own. By default MoCoV2. A class without
+            arguments gets those that suit the images and the machine; they are printed.
         hierarchy: HIRL's settings; null for the baseline.
         out: Run folder; by default runs/DATA-METHOD-ARM-SEED. The same call continues an unfinished run in it.
-        epochs: Number of passes over the images.
-        batch_size: Images per step, over all processes and accumulated parts.
-        image_size: Side of a global view in pixels; by default that of small images of equal size, else 224.
+        epochs: Number of passes over the images; by default chosen to suit them, or 100 with a method's own arguments.
+        batch_size: Images per step, over all processes and accumulated parts; by default chosen, or 256.
+        image_size: Side of a global view in pixels; by default chosen, or that of small images of equal size, else 224.
         seed: Seed of every random draw.
         split: Split of the data to train on; by default its training split.
         channels: 3 for colour, 1 for grey.
@@ -105,19 +108,23 @@ def pretrain(
         wandb: Weights & Biases project to report to, in addition to metrics.jsonl and TensorBoard.
     """
     # Check the arguments and open the data
-    method, hierarchy = resolve_method(method), resolve_hierarchy(hierarchy)
+    wanted, hierarchy = resolve_method(method), resolve_hierarchy(hierarchy)
     numbers: dict[str, Any] = {"epochs": epochs, "seed": seed, "image_size": image_size, "keep_every": keep_every}
     check_arguments(batch_size=batch_size, accumulate=accumulate, **numbers)
-    check_ranges(method)
-    check_fork(hierarchy, epochs=epochs, stage_one=stage_one, fork_at=fork_at)
     skipped = Skipped()
     found = open_images(data, split=split, channels=channels)
     images = in_memory(found, strict=strict, skipped=skipped)
-    check_image_count(images, hierarchy, batch_size=batch_size, epochs=epochs)
+    data_name = os.fspath(data) if isinstance(data, str | os.PathLike) else images.name
+    run = Run(default_folder(data_name, wanted, hierarchy, seed) if out is None else out)
 
     # Resolve the settings; the run folder keeps those that decide the result
-    size = images.default_size if image_size is None else image_size
-    data_name = os.fspath(data) if isinstance(data, str | os.PathLike) else images.name
+    wished: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "image_size": image_size}
+    settings = settle(run, images, wanted, hierarchy, accelerator=accelerator, skipped=skipped, **wished)
+    method, hierarchy, epochs = settings.method, settings.hierarchy, settings.epochs
+    batch_size, size = settings.batch_size, settings.image_size
+    check_ranges(method)
+    check_fork(hierarchy, epochs=epochs, stage_one=stage_one, fork_at=fork_at)
+    check_image_count(images, hierarchy, batch_size=batch_size, epochs=epochs)
     path = path_of(data)
     config = {
         "data": data_name if path is None else full_path(path),
@@ -135,8 +142,6 @@ def pretrain(
         "accumulate": accumulate,
         "init_from": init_from,
     }
-    run = Run(default_folder(data_name, method, hierarchy, seed) if out is None else out)
-
     fabric = launch(accelerator=accelerator, devices=devices, nodes=nodes, precision=precision)
     source = OpenedImages(data, found, hashes=images.pixels is not None)
     with open_folder(fabric, run, to_plain(config), source) as state:
@@ -145,6 +150,9 @@ def pretrain(
         if is_complete(run):
             announce(fabric, run, f"{run.folder} is finished: all {epochs} epochs are done")
             return run
+
+        if settings.summary:
+            announce(fabric, run, settings.summary)
 
         # Build the loaders, the networks and the heads
         reading: dict[str, Any] = {
@@ -172,6 +180,9 @@ def pretrain(
             run.forget_after(start)
             run.add_resolved(resolved_settings(method, hierarchy, plan, len(images)))
         announce(fabric, run, plan_summary(run, images, method, hierarchy, plan, start))
+        at_once: dict[str, Any] = {"workers": loader.workers, "accumulate": accumulate, "precision": precision}
+        if (warning := memory_warning(fabric, method, plan, N=len(images), **at_once)) is not None:
+            announce(fabric, run, f"warning: {warning}")
 
         # Train
         reporting: dict[str, Any] = {"start": start, "knn_every": knn_every, "wandb": wandb}

@@ -17,7 +17,13 @@ def recipe(name: str | os.PathLike[str], *, classes: Collection[type] = ()) -> d
             left out.
         classes: Methods and other classes outside hirl that the file names.
     """
-    from hirl.config.load import load  # here, as the public names must load quickly
+    from hirl.config.classes import known_classes  # here, as the public names must load quickly
+    from hirl.config.load import load
+    from hirl.methods.base import Method
     from hirl.train.pretrain import pretrain
 
-    return load(pretrain, read_options(name), source=os.fspath(name), classes=classes, skip={"data"})
+    options = load(pretrain, read_options(name), source=os.fspath(name), classes=classes, skip={"data"})
+    if options["method"] is None:
+        names = ", ".join(known_classes(Method))
+        raise ValueError(f"{os.fspath(name)!r}: the option method is missing: choose one of {names}")
+    return options

@@ -18,10 +18,12 @@ from hirl.methods.base import Method, Plan
 from hirl.runs.folder import Run
 from hirl.train.health import Health, check_loss, check_representations, check_tree
 from hirl.train.joint import Losses
+from hirl.train.machine import size_text, used_memory
 from hirl.train.online_knn import KnnAccuracy
 from hirl.train.tree_figures import TreeFigures
 
 EVERY_SECONDS = 2.0  # between lines of metrics.jsonl; the bar moves with every line
+MEASURED_SECONDS = 10.0  # of the first steps, after which a run says how long it will take
 
 
 class _Remaining(ProgressColumn):
@@ -67,6 +69,7 @@ class Reporter:
         epoch = start // plan.steps_per_epoch + 1
         self.task = self.bar.add_task("", total=plan.steps, completed=start, epoch=epoch, epochs=plan.epochs, status="")
         self._start_step, self._start_time = start, time.monotonic()
+        self._warm = self._announced = False
         # None if an earlier process began the epoch: the time taken here would be that of a part of it.
         self._epoch_start = None if start % plan.steps_per_epoch else time.monotonic()
         self._clear_sums()
@@ -84,6 +87,8 @@ class Reporter:
             self._sums[name] = self._sums[name] + value if name in self._sums else value
         if losses.diagnostics:
             self._diagnostics.append(losses.diagnostics)
+        if not self._warm:  # the first step waits for the first images and warms everything up
+            self._warm, self._start_step, self._start_time = True, step, time.monotonic()
         self._steps += 1
         self._images += images
         self._data_seconds += data_seconds
@@ -98,13 +103,13 @@ class Reporter:
         figures |= rates
         figures |= {"images_per_second": self._images / taken, "waiting_for_data": self._data_seconds / taken}
         self._log(step, figures)
-        steps_here = step - self._start_step
-        left = (time.monotonic() - self._start_time) / steps_here * (self.plan.steps - step)
+        left = (time.monotonic() - self._start_time) / max(1, step - self._start_step) * (self.plan.steps - step)
         spd = f"loss_spd {figures['loss_spd']:.4f}, " if figures["loss_spd"] else ""  # 0: there is no tree
         status = (
             f"loss_image {figures['loss_image']:.4f}, {spd}"
             f"{figures['images_per_second']:,.0f} images/s, {figures['waiting_for_data']:.0%} waiting for data"
         )
+        self._announce_duration(step, left)
         epoch = (step - 1) // self.plan.steps_per_epoch + 1
         self.bar.update(self.task, completed=step, epoch=epoch, status=status, remaining=left)
         self._last_figures = figures
@@ -114,6 +119,18 @@ class Reporter:
             if not self.console.is_terminal:  # there is no bar that shows it
                 self.console.print(line, highlight=False, soft_wrap=True)
         self._clear_sums()
+
+    def _announce_duration(self, step: int, left: float) -> None:
+        """Once the first steps have been measured, say how long the run will take and what memory it uses."""
+        count, taken = step - self._start_step, time.monotonic() - self._start_time
+        early = taken < MEASURED_SECONDS and step % self.plan.steps_per_epoch
+        if self._announced or count == 0 or early or step == self.plan.steps:
+            return
+        self._announced = True
+        self._show(
+            f"{duration_text(left)} left, measured over {count} step{'s' if count > 1 else ''}; "
+            f"memory in use {size_text(used_memory(next(self.method.parameters()).device.type))}"
+        )
 
     def _log(self, step: int, figures: dict[str, Any]) -> None:
         epoch = step / self.plan.steps_per_epoch
@@ -176,6 +193,13 @@ class Reporter:
 
 def _means(measured: list[dict[str, Tensor]]) -> dict[str, float]:
     return {name: float(torch.stack([one[name] for one in measured]).mean()) for name in (measured or [{}])[0]}
+
+
+def duration_text(seconds: float) -> str:
+    """A time as people say it: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 def _wandb(project: str, run: Run) -> Any:

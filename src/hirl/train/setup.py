@@ -23,21 +23,29 @@ from hirl.runs.folder import Run, folder_name
 from hirl.runs.images_file import OpenedImages, repair_images, write_images
 from hirl.runs.stored import has_tree, is_complete
 from hirl.seeds import mix_seed
+from hirl.train.defaults import RECIPES, USUAL
 from hirl.train.initial_weights import start_from
 from hirl.train.loop import Loop
+from hirl.train.machine import Machine, read_machine
+from hirl.train.memory import check_memory, estimate_need
 from hirl.train.messages import announce
 from hirl.train.observer import Observer, SilentObserver
 from hirl.train.online_knn import OnlineKnn, open_val
 from hirl.train.report import Reporter
+from hirl.train.settings import EPOCHS
 from hirl.train.streams import HEADS, NETWORKS
 
 
-def resolve_method(method: Method | type[Method] | str) -> Method:
-    """A method, from itself, its class, or the name of its class."""
+def resolve_method(method: Method | type[Method] | str | None) -> Method | type[Method]:
+    """A method, or a class whose arguments are to be chosen: of None, the usual one; of a name, the class named so.
+
+    A class of the user's own is taken with its default arguments.
+    """
     if isinstance(method, str):
         method = find_class(method, Method)
+    method = USUAL if method is None else method
     if isinstance(method, type) and issubclass(method, Method):
-        method = method()
+        return method if method in RECIPES else method()
     if not isinstance(method, Method):
         raise ValueError(f"method is {method!r}, but must be a method such as hirl.methods.DINO()")
     return method
@@ -56,13 +64,13 @@ def resolve_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierar
     return hierarchy
 
 
-def check_arguments(*, batch_size: int, accumulate: int, **others: int | None) -> None:
+def check_arguments(*, batch_size: int | None, accumulate: int, **others: int | None) -> None:
     """Check what needs no look at the images."""
     for name, value in {"batch_size": batch_size, "accumulate": accumulate, **others}.items():
         least = 0 if name in ("seed", "keep_every") else 1
         if value is not None and value < least:
             raise ValueError(f"{name} must be at least {least}, not {value}")
-    if batch_size % accumulate:
+    if batch_size is not None and batch_size % accumulate:
         raise ValueError(
             f"batch_size {batch_size} cannot be split into {accumulate} equal parts: accumulate must divide it"
         )
@@ -78,10 +86,16 @@ def check_fork(hierarchy: Hierarchy | None, *, epochs: int, stage_one: Any, fork
         raise ValueError(f"fork_at must be epochs from 1 to {epochs - 1}, not {', '.join(map(str, fork_at))}")
 
 
-def check_image_count(images: ImageSet, hierarchy: Hierarchy | None, *, batch_size: int, epochs: int) -> None:
-    """Check that there are enough images for a batch and for the levels, and enough epochs for a tree."""
+def check_image_count(
+    images: ImageSet, hierarchy: Hierarchy | None, *, batch_size: int | None, epochs: int | None
+) -> None:
+    """Check that there are enough images for a batch and for the levels, and enough epochs for a tree.
+
+    None stands for what `settle` fills in.
+    """
     N = len(images)
-    if batch_size > N:
+    epochs = EPOCHS if epochs is None else epochs
+    if batch_size is not None and batch_size > N:
         raise ValueError(f"batch_size {batch_size} is more than the {N} images of {images.name}: use at most {N}")
     if hierarchy is not None:
         hierarchy.levels_for(N)
@@ -93,10 +107,11 @@ def check_image_count(images: ImageSet, hierarchy: Hierarchy | None, *, batch_si
             )
 
 
-def default_folder(data: str, method: Method, hierarchy: Hierarchy | None, seed: int) -> str:
+def default_folder(data: str, method: Method | type[Method], hierarchy: Hierarchy | None, seed: int) -> str:
     """Return runs/DATA-METHOD-ARM-SEED."""
+    kind = type(method) if isinstance(method, Method) else method
     arm = "base" if hierarchy is None else "hirl"
-    return f"runs/{folder_name(data)}-{type(method).__name__.lower()}-{arm}-{seed}"
+    return f"runs/{folder_name(data)}-{kind.__name__.lower()}-{arm}-{seed}"
 
 
 @contextmanager
@@ -144,6 +159,24 @@ def build_method(method: Method, plan: Plan, *, seed: int, init_from: str | None
     if compile_networks:
         for network in method.children():
             network.compile()
+
+
+def memory_warning(
+    fabric: Fabric, method: Method, plan: Plan, *, N: int, workers: int, accumulate: int, precision: str
+) -> str | None:
+    """Refuse a run that does not fit into memory, with a ValueError; return a warning about one that only just fits."""
+    device = fabric.device.type
+    machine: Machine = fabric.broadcast(read_machine(device), src=0)  # so that all processes go on, or none
+    need = estimate_need(
+        method,
+        plan,
+        images=plan.batch_size // accumulate // fabric.world_size,
+        N=N,
+        workers=workers,
+        device=device,
+        mixed="mixed" in precision,
+    )
+    return None if need is None else check_memory(need, machine, batch_size=plan.batch_size, accumulate=accumulate)
 
 
 def build_paths(hierarchy: Hierarchy | None, dim: int, N: int, *, seed: int) -> SemanticPaths | None:

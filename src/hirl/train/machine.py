@@ -1,0 +1,83 @@
+"""What a run has to work with: the type of device, the cores and the memory."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+GB = 10**9
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One device of a machine. On a CPU the memory is that of the machine, on a GPU that of the device."""
+
+    device: str  # cpu, cuda or mps
+    cores: int
+    memory: int  # bytes
+    free: int  # bytes
+
+    def __str__(self) -> str:
+        if self.device == "cuda":
+            return f"a GPU with {size_text(self.memory)} of memory"
+        cores = f"{self.cores} core{'s' if self.cores > 1 else ''}"
+        return (
+            f"{'a CPU' if self.device == 'cpu' else 'an Apple GPU'} with {cores} and {size_text(self.memory)} of memory"
+        )
+
+
+def read_machine(accelerator: str = "auto") -> Machine:
+    """The machine as it is now, with the device that a run with this `accelerator` would use."""
+    device = accelerator
+    if accelerator == "auto":
+        has_mps = torch.backends.mps.is_available()
+        device = "cuda" if torch.cuda.is_available() else "mps" if has_mps else "cpu"
+    if device == "cuda" and torch.cuda.is_available():
+        free, memory = torch.cuda.mem_get_info()
+    else:
+        free, memory = _host_memory()
+    return Machine(device, available_cores(), memory, free)
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def used_memory(device: str) -> int:
+    """The most bytes that this process has used so far: of the GPU, or of the machine with its reading processes."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def size_text(count: float) -> str:
+    """Bytes as people read them: `640 MB`, `1.3 GB`, `23 GB`."""
+    if count < GB:
+        return f"{count / 1e6:.0f} MB"
+    return f"{count / GB:.1f} GB" if count < 10 * GB else f"{count / GB:.0f} GB"
+
+
+def _host_memory() -> tuple[int, int]:
+    """Free and total bytes, within the limits of a container."""
+    total = free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if (meminfo := Path("/proc/meminfo")).is_file():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        free = int(lines["MemAvailable"].split()[0]) * 1024
+    limit, used = (_number(CGROUP / name) for name in ("memory.max", "memory.current"))
+    if limit is not None and limit < total:
+        total, free = limit, min(free, limit - (used or 0))
+    return free, total
+
+
+def _number(file: Path) -> int | None:
+    """The number in a file of the kernel; None if there is no such file, or no limit."""
+    text = file.read_text().strip() if file.is_file() else ""
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,114 @@
+"""Whether a run fits into memory, asked before its first step: an estimate, and the options that would fit."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from hirl.methods.base import Method, Plan
+from hirl.train.machine import Machine, size_text
+
+PROCESS = 900e6  # bytes of Python with PyTorch and the other libraries
+WORKER = 250e6  # of each process that reads images
+BESIDES = 1.3  # what a backward pass needs on top of the stored activations: their gradients, layer by layer
+WARN = 0.8  # share of the free memory
+
+
+@dataclass(frozen=True)
+class Need:
+    """The memory of a run in bytes: what does not depend on the batch, and what each image of a part of it takes."""
+
+    fixed: float
+    per_image: float
+    images: int  # at once, on one device
+
+    @property
+    def total(self) -> float:
+        return self.fixed + self.per_image * self.images
+
+
+def estimate_need(
+    method: Method, plan: Plan, *, images: int, N: int, workers: int, device: str, mixed: bool = False
+) -> Need | None:
+    """Estimate from the activations that a forward pass of a few images stores; None if the method takes no such few.
+
+    Args:
+        method: A method whose networks are built. A copy of it runs.
+        plan: The plan of the run.
+        images: Images per forward pass and device.
+        N: Number of images in the set, for the bank of features.
+        workers: Processes that read images.
+        device: cpu, cuda or mps; the memory of other devices holds neither Python nor the workers.
+        mixed: Whether the forward pass runs in half precision.
+    """
+    activations = _activations(method, plan, images)
+    if activations is None:
+        return None
+    # Weights, gradients and two moments of trained tensors; momentum encoders and queues as they are.
+    weights = sum(_bytes(weight) * (4 if weight.requires_grad else 1) for weight in method.parameters())
+    weights += sum(map(_bytes, method.buffers()))
+    bank = N * method.dim * (2 + 4)  # kept in half precision, clustered in single precision
+    views = sum(view.size**2 for view in method.views(plan.image_size)) * plan.channels * 4
+    fixed = weights + bank + (PROCESS + workers * WORKER if device == "cpu" else 0)
+    return Need(fixed, activations * BESIDES * (0.6 if mixed else 1) + 3 * views, images)
+
+
+def _activations(method: Method, plan: Plan, images: int) -> float | None:
+    """Bytes per image that the forward pass stores for the backward pass."""
+    views = method.views(plan.image_size)
+    count = min(4, images)
+    with torch.random.fork_rng(devices=[]):
+        while count <= images:
+            trial = copy.deepcopy(method).train()
+            crops = [torch.rand(count, plan.channels, view.size, view.size) for view in views]
+            masks: list[Tensor | None] = [None] * len(views)
+            own = {weight.untyped_storage().data_ptr() for weight in trial.parameters()}
+            stored: dict[int, int] = {}
+
+            def keep(tensor: Tensor, own: set[int] = own, stored: dict[int, int] = stored) -> Tensor:
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in own:
+                    stored[storage.data_ptr()] = storage.nbytes()
+                return tensor
+
+            try:
+                with saved_tensors_hooks(keep, lambda tensor: tensor):
+                    trial(crops, masks, 0)
+            except (ValueError, RuntimeError):  # such as a batch norm in more groups than there are images
+                count *= 2
+                continue
+            return sum(stored.values()) / count
+    return None
+
+
+def check_memory(need: Need, machine: Machine, *, batch_size: int, accumulate: int) -> str | None:
+    """Raise a ValueError if a run cannot fit, with the options that would; return a warning if it only just fits."""
+    if need.total <= WARN * machine.free:
+        return None
+    of = f"the run needs about {size_text(need.total)} of memory, and {size_text(machine.free)} are free"
+    room = WARN * machine.free - need.fixed
+    fitting = _power_of_two(room / need.per_image) if room > 0 else 0
+    if fitting >= 2:
+        parts = -(-need.images // fitting)
+        while batch_size % (parts * accumulate):
+            parts += 1
+        advice = f"--batch_size {batch_size * fitting // need.images}, --accumulate {parts * accumulate}"
+        advice += ", or a smaller --image_size or backbone would fit"
+    else:
+        advice = "use a smaller --image_size or a smaller backbone"
+    advice += "; without --method and --config, hirl pretrain chooses settings that fit"
+    if need.total > machine.free:
+        raise ValueError(f"{of}: {advice}")
+    return f"{of}; if that is not enough: {advice}"
+
+
+def _power_of_two(value: float) -> int:
+    return 1 << (int(value).bit_length() - 1) if value >= 1 else 0
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

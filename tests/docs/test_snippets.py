@@ -1,0 +1,86 @@
+"""All Python code in README and docs runs, on few images and with few prototypes."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.docs.fences import blocks
+
+import hirl
+from hirl.methods import SimSiam
+
+SNIPPETS = blocks("python")
+FEWER = {
+    "(3000, 300, 30)": "(30, 10, 3)",
+    "(300, 30)": "(30, 10)",
+    "10_000": "48",
+    "2_000": "24",
+    "batch_size=256": "batch_size=16",
+}
+
+
+def is_outline(code: str) -> bool:
+    """Whether a part is left to the reader, as `...`."""
+    return any(isinstance(node, ast.Constant) and node.value is ... for node in ast.walk(ast.parse(code)))
+
+
+def small_pretrain(data: Any, _method: Any = None, hierarchy: Any = None, **options: Any) -> hirl.Run:
+    """A run of the same kind that takes a second."""
+    small: dict[str, Any] = {"epochs": 2, "batch_size": 16, "image_size": 32, "workers": 0, "accelerator": "cpu"}
+    if hierarchy is not None:
+        hierarchy = hirl.Hierarchy(levels=(12, 4, 2), start_epoch=1)
+    method = SimSiam(backbone="resnet10t", dim=16, predictor_hidden=8)
+    return hirl.train.pretrain.pretrain(data, method, hierarchy, out=f"runs/snippet-{len(options)}", **options | small)
+
+
+@pytest.fixture
+def names(inside: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the code takes for granted."""
+    monkeypatch.setattr(hirl, "pretrain", small_pretrain, raising=False)
+    torch.manual_seed(0)
+    hirl.hierarchical_kmeans(torch.randn(48, 16), levels=(12, 4, 2)).save("tree.safetensors")
+    z0 = torch.randn(8, 128, requires_grad=True)
+    features = torch.randn(60, 128)
+    paths = hirl.SemanticPaths(dim=128, levels=(30, 10, 3))
+    paths.refresh(features)
+    encoder = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten())
+    return {
+        "hirl": hirl,
+        "loss_image": torch.tensor(1.0),
+        "z0": z0,
+        "z0_of_another_view": z0.detach(),
+        "index": torch.arange(8),
+        "features": features,
+        "new_features": torch.randn(5, 16),
+        "paths": paths,
+        "z": torch.randn(8, 2, 128),
+        "leaves": torch.arange(8),
+        "run": hirl.Run(inside / "runs" / "x"),
+        "my_module": encoder,
+        "images": hirl.data.open_images("photos/"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("page", "code"), SNIPPETS, ids=[f"{page}-{place}" for place, (page, _) in enumerate(SNIPPETS)]
+)
+def test_code_runs(page: str, code: str, names: dict[str, Any]) -> None:
+    for large, small in FEWER.items():
+        code = code.replace(large, small)
+    compiled = compile(code, page, "exec")
+    if not is_outline(code):
+        exec(compiled, names)
+
+
+def test_the_encoder_is_loaded_as_the_docs_say(inside: Path) -> None:
+    """Without hirl, to the same features as the run's own encoder."""
+    (code,) = (code for page, code in SNIPPETS if page == "docs/explore.md")
+    assert "hirl" not in code.replace("runs/", "")
+    found: dict[str, Any] = {}
+    exec(code, found)
+    images = torch.rand(2, 3, 32, 32)
+    torch.testing.assert_close(found["encoder"].eval()(images), hirl.Run(inside / "runs" / "x").encoder(images))
