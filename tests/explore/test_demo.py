@@ -27,7 +27,7 @@ def test_the_demo_trains_compares_and_writes_a_page(
     assert "pixels" in printed
     assert (tmp_path / "demo" / "tree" / "index.html").is_file()
     assert len(list((tmp_path / "demo" / "pictures" / "train").rglob("*.png"))) == 128
-    base, hirl = Run("demo/base"), Run("demo/hirl")
+    base, hirl = Run("demo/shapes-base"), Run("demo/shapes-hirl")
     assert base.finished
     assert hirl.finished
     assert len(hirl.tree.leaves) == 128
