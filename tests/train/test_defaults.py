@@ -153,6 +153,12 @@ def test_a_method_with_arguments_is_taken_as_it_is(photos: Path, tmp_path: Path)
     assert run.config["method"]["init_args"]["backbone"] == "resnet10t"
 
 
+def test_a_chosen_batch_must_be_one_that_can_be_accumulated(photos: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="batch_size 16 cannot be split into 3 equal parts"):
+        pretrain(photos, accumulate=3, out=tmp_path / "run", accelerator="cpu")
+    assert not (tmp_path / "run").exists()
+
+
 # Memory
 
 

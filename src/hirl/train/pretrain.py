@@ -122,6 +122,7 @@ def pretrain(
     settings = settle(run, images, wanted, hierarchy, accelerator=accelerator, skipped=skipped, **wished)
     method, hierarchy, epochs = settings.method, settings.hierarchy, settings.epochs
     batch_size, size = settings.batch_size, settings.image_size
+    check_arguments(batch_size=batch_size, accumulate=accumulate)
     check_ranges(method)
     check_fork(hierarchy, epochs=epochs, stage_one=stage_one, fork_at=fork_at)
     check_image_count(images, hierarchy, batch_size=batch_size, epochs=epochs)
