@@ -167,7 +167,6 @@ def test_two_processes_see_what_one_would(config: Path, images: Path, tmp_path: 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "no data": (["--method", "MoCoV2"], "pretrain needs the images"),
-    "no method": (["{images}"], "method"),
     "an unknown method": (["{images}", "--method", "MoCo"], "choose one of DINO, IBOT, MoCoV2"),
     "a method from nowhere": (["{images}", "--method", "no.such.Method"], "no.such"),
     "an unknown argument of the method": (
