@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 from hirl import HierarchicalKMeans, Hierarchy, Run, pretrain
 from hirl.methods import DINO
 from hirl.runs.checkpoint import load_checkpoint
+
+ALG_1 = HierarchicalKMeans(order="bottom-up")
 
 OLD = Path(__file__).parents[1] / "runs" / "format_1" / "unfinished"
 
@@ -33,7 +36,7 @@ def old(picture_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return {
         "data": config["data"],
         "method": DINO(**config["method"]["init_args"]),
-        "hierarchy": Hierarchy(levels=(24, 6), negatives=5, start_epoch=1),
+        "hierarchy": Hierarchy(levels=(24, 6), negatives=5, start_epoch=1, builder=ALG_1),
         "out": "run",
         "accelerator": "cpu",
         "devices": 1,
@@ -52,6 +55,12 @@ def test_a_run_of_an_earlier_version_continues(old: dict[str, Any], capsys: pyte
 
 
 def test_a_run_of_an_earlier_version_keeps_its_clustering(old: dict[str, Any]) -> None:
-    other = Hierarchy(levels=(24, 6), negatives=5, start_epoch=1, builder=HierarchicalKMeans(iterations=30))
+    """Then there was Alg. 1 alone, which is no longer the default."""
+    settings: dict[str, Any] = {"levels": (24, 6), "negatives": 5, "start_epoch": 1}
+    with pytest.raises(
+        ValueError, match=r"\(hierarchy\.builder\.init_args\.order: bottom-up → top-down\).*config\.yaml"
+    ):
+        pretrain(**old | {"hierarchy": Hierarchy(**settings)})
+    other = Hierarchy(**settings, builder=replace(ALG_1, iterations=30))
     with pytest.raises(ValueError, match=r"\(hierarchy\.builder\.init_args\.iterations: 20 → 30\)"):
         pretrain(**old | {"hierarchy": other})
