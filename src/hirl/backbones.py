@@ -20,6 +20,10 @@ _ANY_SIZE = ("vision_transformer", "vision_transformer_hybrid", "deit", "eva")
 _OWN = {"num_classes", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "drop_path_rate"}
 
 
+class UnknownBackbone(ValueError):  # noqa: N818 (a ValueError to all but those who offer other choices)
+    """A name that timm does not know."""
+
+
 def make_backbone(name: str, *, drop_path: float = 0.0, **args: Any) -> nn.Module:
     """Make a network that maps images (B, C, H, W) to pooled features (B, width).
 
@@ -31,7 +35,7 @@ def make_backbone(name: str, *, drop_path: float = 0.0, **args: Any) -> nn.Modul
     if not timm.is_model(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
         choices = f"close matches are {', '.join(near)}" if near else "see timm.list_models()"
-        raise ValueError(f"backbone {name!r} is not the name of a timm model: {choices}.")
+        raise UnknownBackbone(f"backbone {name!r} is not the name of a timm model: {choices}.")
     if not 0 <= drop_path < 1:
         raise ValueError(f"drop_path is {drop_path}, but must be at least 0 and below 1.")
     if reserved := sorted(_OWN & set(args)):

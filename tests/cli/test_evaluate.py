@@ -132,7 +132,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "an encoder of another size": (["swin_tiny_patch4_window7_224", "knn", "--data", "{good}"], "16 × 16 pixels"),
     "another size than a run's": (["{run}", "knn", "--image_size", "32"], "was trained with 16"),
     "an unknown file": (["encoder.safetensors", "knn", "--data", "{good}"], "no run folder and no file"),
-    "an unknown network": (["resnet5", "knn", "--data", "{good}"], "not the name of a timm model"),
+    "an unknown network": (
+        ["resnet5", "knn", "--data", "{good}"],
+        "there is no run folder or file 'resnet5' here, and backbone 'resnet5' is not the name of a timm model",
+    ),
     "a pickle": (["{code}", "knn", "--backbone", "resnet10t", "--data", "{good}"], "is not a file of plain weights"),
     "weights without a name": (["{weights}", "knn", "--data", "{good}"], "name it with backbone"),
     "weights that do not fit": (["{weights}", "knn", "--backbone", "resnet10t", "--data", "{good}"], "must match"),

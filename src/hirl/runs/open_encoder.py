@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hirl.backbones import make_backbone
+from hirl.backbones import UnknownBackbone, make_backbone
 from hirl.methods.base import Method
 from hirl.runs.encoder_file import Weights, fit_weights, load_metadata, load_weights, make_encoder, network_hash
 from hirl.runs.folder import Run
@@ -80,7 +80,10 @@ def open_encoder(
         raise ValueError(f"there is no run folder and no file {text!r}")
     file = None if weights is None else os.fspath(weights)
     name = f"{text}, {'random weights' if file is None else file}"
-    return _from_name(name, text, backbone_args, file, channels)
+    try:
+        return _from_name(name, text, backbone_args, file, channels)
+    except UnknownBackbone as error:
+        raise ValueError(f"there is no run folder or file {text!r} here, and {error}") from error
 
 
 def run_of_checkpoint(path: Path) -> Run | None:
