@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,5 +41,15 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules" / f"{name}.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path / "modules")
+    yield name
+    sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def reexporting_module(own_module: str, tmp_path: Path) -> Iterator[str]:
+    """The name of a module that imports what `own_module` defines."""
+    name = "reexporting"
+    (tmp_path / "modules" / f"{name}.py").write_text(f"from {own_module} import Mine\n")
+    importlib.invalidate_caches()  # the folder may have been listed already
     yield name
     sys.modules.pop(name, None)

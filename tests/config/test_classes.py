@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,10 +69,6 @@ def test_a_file_may_name_the_classes_the_user_names(own_module: str) -> None:
         load(hirl.pretrain, options, classes=[hirl.methods.DINO], skip={"data"})
 
 
-def test_a_class_may_be_named_by_where_it_is_imported_from(
-    own_module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "modules" / "my_package.py").write_text(f"from {own_module} import Mine\n")
-    package = importlib.import_module("my_package")
-    monkeypatch.setitem(sys.modules, "my_package", package)
-    assert find_class("my_package.Mine", Method, file="a.yaml", classes=[package.Mine]) is package.Mine
+def test_a_class_may_be_named_by_where_it_is_imported_from(reexporting_module: str) -> None:
+    mine = import_class(f"{reexporting_module}.Mine")
+    assert find_class(f"{reexporting_module}.Mine", Method, file="a.yaml", classes=[mine]) is mine

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def inside(world: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def inside(world: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(world)
-    monkeypatch.delitem(sys.modules, "my_package", raising=False)  # of another test
     monkeypatch.syspath_prepend(str(world))
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
-    return world
+    yield world
+    sys.modules.pop("my_package", None)
