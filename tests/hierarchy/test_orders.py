@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,41 +26,75 @@ def nested(count: int = 600, dim: int = 12, *, seed: int = 0) -> tuple[Tensor, T
     return fine[which] + 0.1 * torch.randn(count, dim, generator=generator), which // 4
 
 
+def without_gaps() -> tuple[Tensor, Tensor, PrototypeTree]:
+    """Rows without gaps between clusters, the same at unit length, and a tree that is not settled yet."""
+    features = torch.randn(200, 12, generator=torch.Generator().manual_seed(0))
+    init = hierarchical_kmeans(features, (8, 3), iterations=1, path_steps=0, seed=5)
+    return features, F.normalize(features, dim=1), init
+
+
+def nearest_paths(units: Tensor, fine: Tensor, coarse: Tensor, parents: list[int]) -> list[int]:
+    leaves = range(len(fine))
+    return [max(leaves, key=lambda leaf: float(row @ fine[leaf] + row @ coarse[parents[leaf]])) for row in units]
+
+
 def mean_direction(rows: list[Tensor]) -> Tensor:
     return F.normalize(torch.stack(rows).sum(0), dim=0)
 
 
-def test_top_down_equals_a_slow_loop() -> None:
-    """Steps per level from given prototypes, in which rows stay in their node, and then steps over paths."""
-    features = torch.randn(200, 12, generator=torch.Generator().manual_seed(0))  # without gaps between the clusters
-    units = F.normalize(features, dim=1)
-    init = hierarchical_kmeans(features, (8, 3), order="top-down", iterations=1, seed=5)
+def test_levels_top_down_equal_a_slow_loop() -> None:
+    """Steps per level from given prototypes, in which rows stay in their node; at the end the nearest path counts."""
+    features, units, init = without_gaps()
     coarse, fine = init.prototypes[1].clone(), init.prototypes[0].clone()
     for _ in range(2):
         node = [int((coarse @ row).argmax()) for row in units]
         coarse = torch.stack([mean_direction([units[i] for i, n in enumerate(node) if n == c]) for c in range(3)])
     node = [int((coarse @ row).argmax()) for row in units]
+    parents = init.parents[0].tolist()
     for _ in range(2):
         leaf = []
         for row, parent in zip(units, node, strict=True):
-            own = [child for child in range(8) if int(init.parents[0][child]) == parent]
+            own = [child for child in range(8) if parents[child] == parent]
             leaf.append(max(own, key=lambda child: float(fine[child] @ row)))
         fine = torch.stack([mean_direction([units[i] for i, n in enumerate(leaf) if n == c]) for c in range(8)])
-    parents = init.parents[0].tolist()
-    for _ in range(3):
-        leaf = [max(range(8), key=lambda leaf: float(row @ fine[leaf] + row @ coarse[parents[leaf]])) for row in units]
-        before = fine, coarse
-        fine = torch.stack([mean_direction([units[i] for i, n in enumerate(leaf) if n == c]) for c in range(8)])
-        coarse = torch.stack(
-            [mean_direction([units[i] for i, n in enumerate(leaf) if parents[n] == c]) for c in range(3)]
-        )
-    tree = hierarchical_kmeans(features, (8, 3), order="top-down", init=init, iterations=2, tolerance=0, path_steps=2)
+    tree = hierarchical_kmeans(features, (8, 3), init=init, iterations=2, tolerance=0, path_steps=0)
     assert tree.by_path
     assert tree.parents[0].tolist() == parents
-    assert tree.leaves.tolist() == leaf
-    torch.testing.assert_close(tree.prototypes[0], before[0])
-    torch.testing.assert_close(tree.prototypes[1], before[1])
+    assert tree.leaves.tolist() == nearest_paths(units, fine, coarse, parents)
+    torch.testing.assert_close(tree.prototypes[0], fine)
+    torch.testing.assert_close(tree.prototypes[1], coarse)
+
+
+def test_steps_over_paths_equal_a_slow_loop() -> None:
+    """From an earlier tree: each row goes to the nearest path, and each node to the mean direction of its rows."""
+    features, units, init = without_gaps()
+    coarse, fine, parents = init.prototypes[1].clone(), init.prototypes[0].clone(), init.parents[0].tolist()
+    for _ in range(2):
+        leaf = nearest_paths(units, fine, coarse, parents)
+        fine = torch.stack([mean_direction([units[i] for i, n in enumerate(leaf) if n == c]) for c in range(8)])
+        below = [[units[i] for i, n in enumerate(leaf) if parents[n] == c] for c in range(3)]
+        coarse = torch.stack([mean_direction(rows) for rows in below])
+    tree = hierarchical_kmeans(features, (8, 3), init=init, path_steps=2)
+    assert tree.by_path
+    assert tree.parents[0].tolist() == parents
+    assert tree.leaves.tolist() == nearest_paths(units, fine, coarse, parents)
+    torch.testing.assert_close(tree.prototypes[0], fine)
+    torch.testing.assert_close(tree.prototypes[1], coarse)
     assert not torch.equal(tree.leaves, (units @ tree.prototypes[0].T).argmax(1))
+
+
+@pytest.mark.parametrize(("astray", "kept"), [(1, True), (20, False)])
+def test_an_earlier_tree_that_no_longer_fits_is_built_anew(astray: int, kept: bool) -> None:
+    """One leaf of 24 without images is borne, 20 are not."""
+    features, _ = nested()
+    earlier = hierarchical_kmeans(features, (24, 6), seed=1)
+    fine = earlier.prototypes[0].clone()
+    fine[:astray] = -F.normalize(features.sum(0), dim=0)  # nearest to no row
+    tree = hierarchical_kmeans(
+        features, (24, 6), seed=2, init=replace(earlier, prototypes=(fine, earlier.prototypes[1]))
+    )
+    assert torch.equal(tree.parents[0], earlier.parents[0]) == kept
+    assert int((tree.sizes(0) == 0).sum()) <= 1
 
 
 def test_weighted_equals_a_slow_loop_over_images() -> None:

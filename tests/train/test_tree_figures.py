@@ -29,3 +29,4 @@ def test_without_labels_there_is_no_purity() -> None:
     figures = TreeFigures(None)
     assert figures.measure(tree_of(0, 1, 2)) == {}
     assert figures.measure(tree_of(0, 1, 2)) == {"moved_leaves": 0}
+    assert figures.measure(tree_of(0, 1, 2), anew=True) == {}  # leaves have new numbers

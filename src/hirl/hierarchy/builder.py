@@ -91,7 +91,8 @@ class HierarchicalKMeans(TreeBuilder):
             the features into the finest level, then of each level's prototypes for the next.
         weighted: Bottom-up only: a prototype counts as many times as it has images. False as in Alg. 1, where many
             small nodes outvote a few large ones.
-        path_steps: Top-down only: Lloyd steps that settle all levels together at the end.
+        path_steps: Top-down only: Lloyd steps that settle all levels together at the end. They are all that is done
+            to the tree of an earlier epoch, unless more than 5 % of its leaves lose their images.
     """
 
     iterations: int = 20

@@ -164,17 +164,17 @@ class SemanticPaths(nn.Module):
         seed: int = 0,
         group: dist.ProcessGroup | None = None,
         progress: TreeProgress | None = None,
+        anew: bool = False,
     ) -> PrototypeTree:
         """Build a new tree from the features z⁰ (N, D) of all images, starting from the current tree if there is one.
 
         `index` (N,): the position of each row in the data set, if the rows are in another order. With a `group`, each
         rank passes its own rows and ends up with the leaves of all images. An image may come twice, as when a sampler
         fills up its last batch. None may be missing, unless `images`, the size of the data set, is given: then the leaf
-        of an image without a row is −1.
+        of an image without a row is −1. `anew`: start from nothing, for a tree that depends on the features alone.
         """
-        tree = self.builder(
-            features, self.levels, seed=seed, init=self.tree, index=index, group=group, progress=progress
-        )
+        init = None if anew else self.tree
+        tree = self.builder(features, self.levels, seed=seed, init=init, index=index, group=group, progress=progress)
         if len(tree.leaves) != len(features):
             raise ValueError(
                 f"{type(self.builder).__name__} returned {len(tree.leaves)} leaves for {len(features)} rows of "

@@ -137,24 +137,20 @@ class PrototypeTree:
     def assign_rows(self, rows: UnitRows) -> Tensor:
         """As `assign`, for rows that have been checked."""
         leaves = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
-        if self.by_path:
-            for chunk in rows.chunks(2 * self.levels[0]):
-                leaves[chunk] = self._path_cosines(rows[chunk]).argmax(1)
-        else:
-            for found in nearest(rows, self.prototypes[0].to(rows.device).float()):
-                leaves[found.chunk] = found.which
+        targets = self._path_sums() if self.by_path else self.prototypes[0]
+        for found in nearest(rows, targets.to(rows.device).float()):
+            leaves[found.chunk] = found.which
         return leaves
 
-    def _path_cosines(self, rows: Tensor) -> Tensor:
-        """Return the sum over levels of the cosines of each unit row (n, D) with the path of each leaf (n, M_1)."""
-        above: Tensor | None = None
-        for level in reversed(range(len(self.levels))):
-            cosines = rows @ self.prototypes[level].to(rows.device).float().T
-            if above is not None:
-                cosines += above[:, self.parents[level].to(rows.device)]
-            above = cosines
-        assert above is not None
-        return above
+    def _path_sums(self) -> Tensor:
+        """Return the sum of the prototypes on each leaf's path (M_1, D).
+
+        A row's product with it is the sum of its cosines with the path: one matrix product instead of one per level.
+        """
+        sums = self.prototypes[-1].float()
+        for nodes, parents in zip(reversed(self.prototypes[:-1]), reversed(self.parents), strict=True):
+            sums = nodes.float() + sums[parents]
+        return sums
 
     def to(self, device: str | torch.device) -> PrototypeTree:
         """Return the tree on a device."""

@@ -148,9 +148,10 @@ class Loop:
         index, features = self._embed_all() if final else self._features()
         features = features.to(self.fabric.device)
         rows: dict[str, Any] = {"index": index, "images": self.N, "group": self.ranks.group}
+        seed = mix_seed(self.seed, KMEANS, epoch)
         embedded = time.perf_counter()
         try:
-            tree = self.paths.refresh(features, seed=mix_seed(self.seed, KMEANS, epoch), progress=progress, **rows)
+            tree = self.paths.refresh(features, seed=seed, progress=progress, anew=final, **rows)
         except ValueError as error:
             if not final:
                 raise

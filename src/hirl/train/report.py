@@ -153,7 +153,7 @@ class Reporter:
     ) -> None:
         health = check_tree(tree)
         figures = {f"seconds_{name}": value for name, value in seconds.items()} | health.figures | agreement
-        figures |= self.tree_figures.measure(tree)
+        figures |= self.tree_figures.measure(tree, anew=epoch == self.plan.epochs)
         self._log(epoch * self.plan.steps_per_epoch, figures)
         self._warn(health.warnings)
         self._since = time.monotonic()  # the time of the steps does not include that of the tree

@@ -15,14 +15,17 @@ class TreeFigures:
         self.labels = labels
         self._leaves: Tensor | None = None
 
-    def measure(self, tree: PrototypeTree) -> dict[str, float]:
-        """moved_leaves: the share of images in another leaf than that of the last tree; clustering starts from that
-        tree, so leaves keep their numbers. purity_N: the share of images of the most frequent class of their node, at
-        level N of the tree."""
+    def measure(self, tree: PrototypeTree, *, anew: bool = False) -> dict[str, float]:
+        """Return `moved_leaves` and, with labels, `purity_N` for each level N.
+
+        moved_leaves: the share of images in another leaf than that of the last tree. Clustering starts from that tree,
+        so leaves keep their numbers, unless it was built `anew`. purity_N: the share of images of the most frequent
+        class of their node.
+        """
         paths = tree.image_paths.cpu()
         leaves, present = paths[:, 0], paths[:, 0] != ABSENT
         figures: dict[str, float] = {}
-        if self._leaves is not None and len(self._leaves) == len(leaves):
+        if not anew and self._leaves is not None and len(self._leaves) == len(leaves):
             moved = (leaves != self._leaves) & present
             figures["moved_leaves"] = float(moved.sum()) / max(1, int(present.sum()))
         self._leaves = leaves
