@@ -1,11 +1,12 @@
 """A part of a labelled set as one .npz file, small enough for a study of many runs on two CPU cores.
 
     python -m benchmarks.study_set FOLDER --images 10000 --out small.npz
-    python -m benchmarks.study_set FOLDER --images 10000 --held_out --out choosing.npz    # never sees the test part
+    python -m benchmarks.study_set FOLDER --images 10000 --held_out 10000 --out choosing.npz
     python -m benchmarks.study_set fashion-mnist/ --images 10000 --fashion --out fashion.npz
 
 The training part has equally many images of each class, the first ones of a shuffle with a fixed seed. The test part is
-the set's own, or with `--held_out` a quarter as many images that come next in the same shuffle: for choosing settings.
+the set's own, or with `--held_out` that many training images which come next in the same shuffle: for choosing settings
+without a look at the test part.
 The images must be of one size.
 """
 
@@ -51,7 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Write a part of a labelled set as one .npz file.")
     parser.add_argument("data", help="labelled images with a training and a test part")
     parser.add_argument("--images", type=int, default=10000, help="training images")
-    parser.add_argument("--held_out", action="store_true", help="test on images held out of the training part")
+    parser.add_argument("--held_out", type=int, help="test on this many images held out of the training part")
     parser.add_argument("--fashion", action="store_true", help="add two coarser label levels to Fashion-MNIST")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -60,7 +61,7 @@ def main() -> None:
         raise SystemExit(f"{args.data} has no labels")
     finest = train.labels[:, 0]
     if args.held_out:
-        val, tested = train, balanced(finest, args.images // 4, skip=args.images)
+        val, tested = train, balanced(finest, args.held_out, skip=args.images)
     else:
         val = open_images(args.data, split="val")
         tested = torch.arange(len(val))

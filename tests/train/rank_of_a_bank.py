@@ -31,7 +31,7 @@ def main(rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=world)
     ranks = Ranks(dist.group.WORLD)
-    bank, paths, step = Bank(N, DIM), SemanticPaths(DIM, (10, 3)), 0
+    bank, paths, step = Bank(N, DIM, momentum=0.5), SemanticPaths(DIM, (10, 3)), 0
     found: dict[str, Any] = {"trees": [], "owned": []}
     for epoch in range(EPOCHS):
         if epoch >= FIRST_TREE:
@@ -39,9 +39,9 @@ def main(rank: int, world: int, folder: Path) -> None:
                 share = torch.arange(rank, N, world)
                 share = share[share != UNREADABLE]
                 bank.replace(share, z0(share, step), step, ranks)
-            index = bank.own(ranks)
+            index, features = bank.to_cluster(ranks)
             found["owned"].append(index)
-            tree = paths.refresh(bank.features[index], index=index, images=N, group=ranks.group)
+            tree = paths.refresh(features, index=index, images=N, group=ranks.group)
             found["trees"].append(tree.tensors())
         order = permutation(0, epoch, N)
         for start in range(0, N - BATCH + 1, BATCH):  # the last images of each order are left out

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import yaml
+from torch import Tensor
 
 from hirl import Run
 from hirl.explore.embed import embed
@@ -94,6 +96,30 @@ def test_an_image_without_exactly_one_owner_is_found_at_once(monkeypatch: pytest
     monkeypatch.setattr(Ranks, "sum", lambda _, tensor: 2 * tensor)  # as if another process owned the images too
     with pytest.raises(RuntimeError, match="8 images are owned by the 1 processes, but there are 4"):
         bank.own(ranks)
+
+
+def test_what_is_clustered_is_the_mean_over_epochs() -> None:
+    """Against a slow loop over images; the last one has no new z⁰ in epoch 1 and keeps the earlier one."""
+    ranks = Ranks(None)
+    bank = Bank(5, 3, momentum=0.25)
+    latest: dict[int, Tensor] = {}
+    means: dict[int, Tensor] = {}
+    for epoch in range(3):
+        z0 = torch.randn(5, 3, generator=torch.Generator().manual_seed(epoch))
+        images = range(4 if epoch == 1 else 5)
+        bank.collect(torch.tensor(images), z0[images.start : images.stop], epoch + 1)
+        latest |= {image: F.normalize(z0[image], dim=0) for image in images}
+        for image, row in latest.items():
+            means[image] = F.normalize(0.25 * means[image] + 0.75 * row, dim=0) if epoch else row
+        index, clustered = bank.to_cluster(ranks)
+        assert index.tolist() == [0, 1, 2, 3, 4]
+        expected = torch.stack([means[image] for image in range(5)])
+        torch.testing.assert_close(clustered.float(), expected, atol=2e-3, rtol=0)  # in half precision
+        state, bank = bank.state_dict(ranks), Bank(5, 3, momentum=0.25)
+        bank.load_state_dict(state, ranks)
+    without = Bank(5, 3)
+    without.load_state_dict(state, ranks)
+    assert torch.equal(without.to_cluster(ranks)[1], state["features"])
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,7 @@ def upgrade(options: Mapping[str, Any]) -> dict[str, Any]:
         options["method"] = _with_later_arguments(options["method"])
         if isinstance(options["hierarchy"], Mapping) and "builder" in options["hierarchy"]:
             builder = _with_later_arguments(options["hierarchy"]["builder"])
-            options["hierarchy"] = {**options["hierarchy"], "builder": builder}
+            options["hierarchy"] = {"bank_momentum": 0.0, **options["hierarchy"], "builder": builder}
     return options
 
 

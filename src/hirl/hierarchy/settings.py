@@ -23,6 +23,8 @@ class Hierarchy:
         features: What is clustered: "pass" embeds all images, uncropped and in eval mode, as the paper does; "bank"
             saves that time and takes z⁰ of each image's second view from training, which is augmented, computed with
             batch norm in training mode and up to an epoch old. A finished run's tree is always that of a pass.
+        bank_momentum: For features from the bank: the share of the earlier epochs in the mean of z⁰ over epochs that is
+            clustered. It averages out the augmentations; 0 clusters z⁰ of the last epoch alone.
         assign: Where an image's leaf comes from: "stored" is its leaf of the last clustering; "step" finds the leaf
             of its second global view at every step, as SwAV needs it.
         builder: Clusters the features into a tree.
@@ -34,6 +36,7 @@ class Hierarchy:
     head_layers: int = 2
     weight: float = 1.0
     features: Literal["bank", "pass"] = "bank"
+    bank_momentum: float = 0.7
     assign: Literal["stored", "step"] = "stored"
     builder: TreeBuilder = HierarchicalKMeans()  # noqa: RUF009 (frozen)
 
@@ -46,6 +49,8 @@ class Hierarchy:
             raise ValueError(f"hierarchy.weight must be a number of at least 0, not {self.weight}")
         if self.negatives is not None and self.negatives < 1:
             raise ValueError(f"hierarchy.negatives must be at least 1, or null for all, not {self.negatives}")
+        if not 0 <= self.bank_momentum < 1:
+            raise ValueError(f"hierarchy.bank_momentum must be at least 0 and below 1, not {self.bank_momentum}")
         if self.head_layers < 1:
             raise ValueError(f"hierarchy.head_layers must be at least 1, not {self.head_layers}")
 

@@ -1,8 +1,8 @@
 """Z̃, the features that are clustered (Alg. 2): embedded in a pass over all images, or kept from training in a bank.
 
 The pass is the paper's, and that of the ImageNet recipes. The bank saves its time and changes what is clustered: z⁰ of
-an augmented view instead of the uncropped image, with batch norm in training mode, by the encoder of up to an epoch ago
-instead of the current one, in half precision. It is the default elsewhere.
+augmented views instead of the uncropped image, with batch norm in training mode, by the encoders of up to some epochs
+ago instead of the current one, in half precision. It is the default elsewhere.
 """
 
 from __future__ import annotations
@@ -22,16 +22,21 @@ NEVER = -1
 
 
 class Bank:
-    """The latest z⁰ of every image from training, at unit length in half precision.
+    """The latest z⁰ of every image from training, at unit length in half precision, and its mean over epochs.
 
     Every process keeps the z⁰ of its own batches. `step_of` decides which process owns an image: the one that stored it
     last. If several stored it at the same step, because it stood in for an unreadable image, the lowest rank owns it.
+
+    z⁰ of one augmented view says as much about the crop as about the image. `momentum` is the share of the earlier
+    epochs in the mean that is clustered; 0 clusters the latest z⁰.
     """
 
-    def __init__(self, N: int, dim: int) -> None:
+    def __init__(self, N: int, dim: int, *, momentum: float = 0.0) -> None:
         self.features = torch.zeros(N, dim, dtype=torch.float16)
         self.step_of = torch.full((N,), NEVER, dtype=torch.int32)
         self.unreadable = torch.zeros(N, dtype=torch.bool)  # the same on every process
+        self.momentum = momentum
+        self.means: Tensor | None = None  # (N, D), the same on every process
 
     def collect(self, index: Tensor, z0: Tensor, step: int) -> None:
         """Store z⁰ (B, D) of the images at `index` (B,); `step` is the number of steps including this one."""
@@ -59,18 +64,38 @@ class Bank:
         """Return whether some readable image has no z⁰ on any process."""
         return bool(((ranks.max(self.step_of) == NEVER) & ~self.unreadable).any())
 
-    def state_dict(self, ranks: Ranks) -> dict[str, Tensor]:
-        """Return one bank with the images of all processes, the same on each."""
+    def to_cluster(self, ranks: Ranks) -> tuple[Tensor, Tensor]:
+        """Return the images (n,) that this process owns and the features of them to cluster (n, D), once per epoch.
+
+        The mean over epochs begins at the first call, so that runs with any momentum start from one stage one.
+        """
+        own = self.own(ranks)
+        if self.momentum == 0:
+            return own, self.features[own]
+        latest = self._gathered(ranks).float()
+        if self.means is not None:
+            latest = F.normalize(self.momentum * self.means.float() + (1 - self.momentum) * latest, dim=1)
+        self.means = latest.half()
+        return own, self.means[own]
+
+    def _gathered(self, ranks: Ranks) -> Tensor:
+        """Return the latest z⁰ of all images, (N, D), from their owners; 0 for images without one."""
         mine = torch.zeros_like(self.features)
         own = self.own(ranks)
         mine[own] = self.features[own]
-        return {"features": ranks.sum(mine), "step_of": ranks.max(self.step_of), "unreadable": self.unreadable}
+        return ranks.sum(mine)
+
+    def state_dict(self, ranks: Ranks) -> dict[str, Tensor]:
+        """Return one bank with the images of all processes, the same on each."""
+        state = {"features": self._gathered(ranks), "step_of": ranks.max(self.step_of), "unreadable": self.unreadable}
+        return state if self.means is None else state | {"means": self.means}
 
     def load_state_dict(self, state: dict[str, Any], ranks: Ranks) -> None:
         """Restore all images on the first process; the others start empty."""
         # Earlier versions stored epochs, which are below any step that follows, and did not know unreadable images.
         step_of = state["step_of"] if "step_of" in state else state["epoch_of"]
         self.features.copy_(state["features"])
+        self.means = state["means"].clone() if "means" in state else None
         self.step_of.copy_(step_of if ranks.rank == 0 else torch.full_like(self.step_of, NEVER))
         self.unreadable = state["unreadable"].clone() if "unreadable" in state else torch.zeros_like(self.unreadable)
 

@@ -93,7 +93,8 @@ class Loop:
         self.loss_scale = LossScale(self.fabric, self.joint, optimiser)
         self.bank = None
         if self.keep_bank or (self.hierarchy is not None and self.hierarchy.features == "bank"):
-            self.bank = Bank(self.N, self.method.dim)
+            momentum = 0.0 if self.hierarchy is None else self.hierarchy.bank_momentum
+            self.bank = Bank(self.N, self.method.dim, momentum=momentum)
         self._last_save = time.monotonic()
         self._sample: list[Tensor] = []
 
@@ -174,8 +175,7 @@ class Loop:
             return self._embed_all()
         if self.bank.missing(self.ranks):  # so that images that no epoch has included have a feature from now on
             self.bank.replace(*self._embed_all(), self.step, self.ranks)
-        index = self.bank.own(self.ranks)
-        return index, self.bank.features[index]
+        return self.bank.to_cluster(self.ranks)
 
     def _embed_all(self) -> tuple[Tensor, Tensor]:
         """Return this process's share (n,) of all readable images and their z⁰ (n, D), uncropped and in eval mode."""
