@@ -175,6 +175,7 @@ def test_a_file_that_is_not_a_recipe_is_refused(
 
 
 OWN = """
+from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.methods import MoCoV2
 
 
@@ -183,6 +184,10 @@ class Mine(MoCoV2):
         super().__init__(
             backbone=backbone, backbone_args=backbone_args, dim=dim, lr=lr, queue_length=queue_length, bn_splits=2
         )
+
+
+class Builder(HierarchicalKMeans):
+    pass
 """
 
 
@@ -211,6 +216,12 @@ def test_methods_of_ones_own_are_compared_once_they_are_named(
     assert main([*line, "--classes", "methods_of_mine.Mine"]) == 0
     with (tmp_path / "out" / "figures.csv").open() as file:
         assert {row["method"] for row in csv.DictReader(file)} == {"Mine"}
+    arm = ["--arms", "mine: builder=methods_of_mine.Builder", "--classes", "methods_of_mine.Mine"]
+    assert main([*line, *arm]) == 2
+    assert "with --classes methods_of_mine.Builder" in capsys.readouterr().err
+    assert main([*line, *arm, "methods_of_mine.Builder"]) == 0
+    (config,) = (tmp_path / "out").glob("*-mine-0/config.yaml")
+    assert "methods_of_mine.Builder" in config.read_text()
     assert main([*line, "--classes", "methods_of_mine.Yours"]) == 2
     assert "there is no class 'methods_of_mine.Yours'" in capsys.readouterr().err
 

@@ -26,7 +26,7 @@ def compare_options(parser: Parser) -> None:
     parser.add_argument("--arms", nargs="+", default=[], help=about)
     about = "Further arms that change one setting each: levels=1000,200,30 weight=10 builder.order=bottom-up."
     parser.add_argument("--ablate", nargs="+", default=[], help=about)
-    about = "Methods and other classes outside hirl that the recipes name, as package.module.Class."
+    about = "Methods and tree builders outside hirl that recipes or arms name, as package.module.Class."
     parser.add_argument("--classes", nargs="+", default=[], help=about)
     for name, kind in EVALUATIONS.items():
         parser.add_options(kind, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from itertools import combinations
 from typing import Any
@@ -18,7 +18,10 @@ BUILDER = "builder."  # before the name of an argument of the tree builder
 
 
 def make_arms(
-    hierarchy: Hierarchy, arms: Mapping[str, Mapping[str, Any]], ablate: Mapping[str, Sequence[Any]]
+    hierarchy: Hierarchy,
+    arms: Mapping[str, Mapping[str, Any]],
+    ablate: Mapping[str, Sequence[Any]],
+    classes: Collection[type] = (),
 ) -> dict[str, Hierarchy | None]:
     """Return HIRL's settings per arm, the baseline's None first.
 
@@ -26,6 +29,7 @@ def make_arms(
         hierarchy: The recipe's settings, which are the arm HIRL if `arms` names none.
         arms: By name of an arm, the settings that it changes; none for the recipe's own.
         ablate: By name of a setting, the values to try: each is an arm.
+        classes: Tree builders outside hirl that arms may name.
     """
     changed: dict[str, Mapping[str, Any]] = dict(arms) or {HIRL: {}}
     for name, values in ablate.items():
@@ -37,14 +41,14 @@ def make_arms(
         raise ValueError(f"an arm cannot be called {BASE}, which is the baseline")
     if len({arm_folder(name) for name in changed}) < len(changed):
         raise ValueError(f"two of the arms {', '.join(changed)} would have the same folder: give them other names")
-    made = {name: change(hierarchy, settings) for name, settings in changed.items()}
+    made = {name: change(hierarchy, settings, classes) for name, settings in changed.items()}
     for (one, mine), (other, theirs) in combinations(made.items(), 2):
         if mine == theirs:
             raise ValueError(f"the arms {one} and {other} have the same settings: leave one of them out")
     return {BASE: None, **made}
 
 
-def change(hierarchy: Hierarchy, settings: Mapping[str, Any]) -> Hierarchy:
+def change(hierarchy: Hierarchy, settings: Mapping[str, Any], classes: Collection[type] = ()) -> Hierarchy:
     """Return `hierarchy` with other `settings`; one of its tree builder is called builder.NAME."""
     plain = to_plain(hierarchy)
     if isinstance(named := settings.get("builder"), str):
@@ -58,7 +62,7 @@ def change(hierarchy: Hierarchy, settings: Mapping[str, Any]) -> Hierarchy:
             raise ValueError(f"there is no setting {name!r}: choose from {', '.join(SETTINGS)} and {BUILDER}NAME")
     given = settings.get("builder", hierarchy.builder)
     own = [type(given)] if isinstance(given, TreeBuilder) else []
-    return Hierarchy(**load(Hierarchy, plain, source="an arm", classes=own))
+    return Hierarchy(**load(Hierarchy, plain, source="an arm", classes=[*classes, *own]))
 
 
 def arm_folder(name: str) -> str:

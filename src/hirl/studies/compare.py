@@ -60,7 +60,7 @@ def compare(
         test_data: Images to test on, if they are not another part of the data.
         epochs: Epochs for all recipes; by default those of each recipe. The tree starts at the same share of them.
         accelerator: Device to train on; by default a GPU if there is one.
-        classes: Methods and other classes outside hirl that the recipes name.
+        classes: Methods and tree builders outside hirl that recipes or arms name.
     """
     _check(recipes, seeds, [_name(task) for task in tasks], epochs)
     folder = Path(out)
@@ -69,7 +69,9 @@ def compare(
     options = {name: recipe(name, classes=classes) for name in recipes}
     labels = _labels(options)
     # All arms before the first is trained: a mistake in the last recipe is found at once.
-    made = {name: make_arms(_hierarchy(name, options[name], epochs), arms or {}, ablate or {}) for name in recipes}
+    made = {
+        name: make_arms(_hierarchy(name, options[name], epochs), arms or {}, ablate or {}, classes) for name in recipes
+    }
     _check_data(data, test_data, options, made, epochs)
     figures: Figures = {}
     times: Figures = {}
