@@ -1,18 +1,9 @@
-"""Small runs, each in a process of its own that can be killed at a given point; used by test_killed.py.
-
-As a script it reads jobs from stdin, one line of JSON per job: method, folder, where, at and half. For each it forks,
-which saves the run the time for imports and for drawing images, and prints the exit code and output of the process.
-"""
+"""Small runs, each in a process of its own that can be killed at a given point; the jobs of test_killed.py."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import signal
-import sys
-import traceback
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,9 +13,10 @@ from lightning_fabric.plugins import MixedPrecision
 from hirl import methods
 from hirl.data import Shapes
 from hirl.hierarchy.settings import Hierarchy
-from hirl.runs import checkpoint
 from hirl.train import loop, processes
 from hirl.train.pretrain import pretrain
+
+from ..jobs import die, kill_before, kill_in_checkpoint, more_than, serve
 
 EPOCHS, BATCH, IMAGES = 4, 16, 100
 LOADED_LATE = ("lightly.models.modules.heads", "timm", "torch.utils.tensorboard")  # by a run when it needs them
@@ -45,33 +37,17 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def arm(where: str, at: int) -> None:
     """Kill the process at the `at`-th step or clustering chunk, or in the middle of writing the `at`-th checkpoint.
 
     At the end: before the final tree (0), after it was built but before it was saved (1), or after it was saved (2).
     """
-    count = 0
-
-    def counted() -> bool:
-        nonlocal count
-        count += 1
-        return count > at
-
     if where == "step":
-        step = loop.Loop._step
-
-        def stepped(self: Any, *arguments: Any) -> Any:
-            if counted():
-                die()
-            return step(self, *arguments)
-
-        loop.Loop._step = stepped  # type: ignore[method-assign, assignment]
+        kill_before(loop.Loop, "_step", at)
+    elif where == "checkpoint":
+        kill_in_checkpoint(at)
     elif where == "refresh":
-        build_tree = loop.Loop._build_tree
+        build_tree, due = loop.Loop._build_tree, more_than(at)
 
         def built(self: Any, *arguments: Any, **options: Any) -> None:
             start = self.observer.on_tree_start
@@ -80,7 +56,7 @@ def arm(where: str, at: int) -> None:
                 progress = start(epoch)
 
                 def chunk(*figures: int) -> None:
-                    if counted():
+                    if due():
                         die()
                     progress(*figures)
 
@@ -104,16 +80,6 @@ def arm(where: str, at: int) -> None:
                 die()
 
         setattr(loop.Loop, point, ended)
-    elif where == "checkpoint":
-        save = torch.save
-
-        def saved(state: Any, path: Any) -> None:
-            save(state, path)
-            if counted():
-                os.truncate(path, Path(path).stat().st_size // 2)
-                die()
-
-        checkpoint.torch.save = saved  # type: ignore[attr-defined]
 
 
 def use_float16() -> None:
@@ -147,36 +113,7 @@ def train(images: Shapes, *, method: str, folder: str, where: str, at: int, half
     )
 
 
-def in_a_process(images: Shapes, job: dict[str, Any]) -> dict[str, Any]:
-    """Run the job in a process of its own; return its exit code, negative for a signal, and its output."""
-    captured = Path(job["folder"]).with_suffix(".txt")
-    child = os.fork()
-    if child == 0:
-        output = os.open(captured, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        code = 1
-        try:
-            train(images, **job)
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)  # without the cleanup of the script
-    _, status = os.waitpid(child, 0)
-    return {"code": os.waitstatus_to_exitcode(status), "output": captured.read_text()}
-
-
-def main() -> None:
-    torch.set_num_threads(1)
+if __name__ == "__main__":
     for name in LOADED_LATE:
         importlib.import_module(name)
-    images = Shapes(images=IMAGES, size=16, cache=False)
-    for line in sys.stdin:
-        print(json.dumps(in_a_process(images, json.loads(line))), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    serve(partial(train, Shapes(images=IMAGES, size=16, cache=False)))

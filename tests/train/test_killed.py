@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-SCRIPT = Path(__file__).parent / "killed_run.py"
+from ..jobs import Jobs
+
 METHODS = ("MoCoV2", "SimSiam", "SwAV", "MoCoV3", "DINO", "IBOT")
 HALF = " in half precision"
 EPOCHS, STEPS = 4, 4 * (100 // 16)
@@ -25,28 +23,19 @@ class Runs:
     """Starts runs through killed_run.py, each in a process of its own; returns exit code and output."""
 
     def __init__(self) -> None:
-        alone = os.environ | {"OMP_NUM_THREADS": "1"}
-        self.script = subprocess.Popen(
-            [sys.executable, str(SCRIPT)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=alone
-        )
+        self.jobs = Jobs("train.killed_run")
 
     def __call__(self, method: str, folder: Path, where: str = "never", at: int = 0) -> tuple[int, str]:
         """`method`: its class; in 16-mixed with HALF after it."""
-        assert self.script.stdin is not None
-        assert self.script.stdout is not None
         name, half = method.removesuffix(HALF), method.endswith(HALF)
-        job = {"method": name, "folder": str(folder), "where": where, "at": at, "half": half}
-        self.script.stdin.write(json.dumps(job) + "\n")
-        self.script.stdin.flush()
-        answer = json.loads(self.script.stdout.readline())
-        return answer["code"], answer["output"]
+        return self.jobs(method=name, folder=str(folder), where=where, at=at, half=half)
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Runs]:
     runs = Runs()
     yield runs
-    runs.script.communicate(timeout=60)
+    runs.jobs.close()
 
 
 def same(one: Any, other: Any, where: str = "") -> None:

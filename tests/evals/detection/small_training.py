@@ -1,16 +1,7 @@
-"""Small detectors trained on drawn pictures.
-
-As a script it reads jobs from stdin, a line of JSON each: folder, family, checkpoint, where and at. For each it forks,
-which saves the time of importing, and answers with the exit code of the process, which may have been killed on the way.
-"""
+"""Small detectors trained on drawn pictures, each in a process of its own that can be killed if run as a job."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +18,8 @@ from hirl.evals.detection.samples import TrainingSamples
 from hirl.evals.detection.schedule import Schedule, published
 from hirl.evals.detection.training import Training
 from hirl.evals.detection.transforms import Augmentation
-from hirl.runs import checkpoint
+
+from ...jobs import kill_before, kill_in_checkpoint, serve
 
 NORMALISATION = Normalisation((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
 BACKBONES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -73,60 +65,14 @@ def train(folder: Path, family: str, checkpoint_file: Path | None, **options: An
     return detector
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def arm(where: str, at: int) -> None:
-    """Kills the process before the `at`-th step, or in the middle of writing the `at`-th checkpoint."""
-    count = 0
-
-    def due() -> bool:
-        nonlocal count
-        count += 1
-        return count > at
-
+def job(folder: str, family: str, checkpoint_file: str, where: str, at: int) -> None:
+    """Train, and die before a step, or in the middle of writing a checkpoint."""
     if where == "step":
-        step = Training._step
-
-        def stepped(self: Any, *arguments: Any) -> float:
-            if due():
-                die()
-            return step(self, *arguments)
-
-        Training._step = stepped  # type: ignore[method-assign, assignment]
-    else:
-        save = torch.save
-
-        def saved(state: Any, path: Any) -> None:
-            save(state, path)
-            if due():
-                os.truncate(path, Path(path).stat().st_size // 2)
-                die()
-
-        checkpoint.torch.save = saved  # type: ignore[attr-defined]
-
-
-def in_a_process(job: dict[str, Any]) -> int:
-    """The exit code of a process that runs the job, negative for a signal."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.dup2(2, 1)  # answers alone go to stdout
-            if job["where"] is not None:
-                arm(job["where"], job["at"])
-            train(Path(job["folder"]), job["family"], Path(job["checkpoint"]))
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)  # the script's own end is not for its children
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
+        kill_before(Training, "_step", at)
+    elif where == "checkpoint":
+        kill_in_checkpoint(at)
+    train(Path(folder), family, Path(checkpoint_file))
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for line in sys.stdin:
-        print(in_a_process(json.loads(line)), flush=True)
+    serve(job)

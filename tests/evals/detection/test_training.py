@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -24,11 +23,11 @@ from hirl.evals.detection.schedule import C4, CASCADE, Schedule, param_groups, p
 from hirl.evals.detection.scoring import average_precision
 from hirl.evals.detection.training import Positions, Training
 
+from ...jobs import Jobs
 from .rank_of_two import main as rank_main
 from .small_training import NORMALISATION, prepared, train
 
 Coco = Callable[..., Path]
-SCRIPT = Path(__file__).parent / "small_training.py"
 
 
 def overfitted(folder: Path, family: str, steps: int, lr: float, side: int) -> dict[str, float]:
@@ -70,44 +69,36 @@ def test_c4_learns_two_images_by_heart(coco: Coco, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture(scope="module")
-def run() -> Iterator[Callable[..., int]]:
-    """Trains in a process of its own, which may be killed on the way; gives its exit code."""
-    script = subprocess.Popen(
-        [sys.executable, str(SCRIPT)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
+def run() -> Iterator[Callable[..., tuple[int, str]]]:
+    """Trains in a process of its own, which may be killed on the way; gives its exit code and output."""
+    jobs = Jobs("evals.detection.small_training")
 
-    def job(folder: Path, family: str, checkpoint: Path, where: str | None = None, at: int = 0) -> int:
-        assert script.stdin is not None
-        assert script.stdout is not None
-        asked = {"folder": str(folder), "family": family, "checkpoint": str(checkpoint), "where": where, "at": at}
-        script.stdin.write(json.dumps(asked) + "\n")
-        script.stdin.flush()
-        return int(script.stdout.readline())
+    def job(folder: Path, family: str, file: Path, where: str = "never", at: int = 0) -> tuple[int, str]:
+        return jobs(folder=str(folder), family=family, checkpoint_file=str(file), where=where, at=at)
 
     yield job
-    script.communicate(timeout=60)
+    jobs.close()
 
 
 @pytest.mark.parametrize("family", ["c4", "cascade"])
 def test_killed_at_five_points_it_ends_in_the_same_bits(
-    family: str, coco: Coco, tmp_path: Path, run: Callable[..., int]
+    family: str, coco: Coco, tmp_path: Path, run: Callable[..., tuple[int, str]]
 ) -> None:
     """Before a step, or while a checkpoint is being written; each time the same call goes on."""
     folder = coco(images=4)
-    assert run(folder, family, tmp_path / "alone.ckpt") == 0
+    code, output = run(folder, family, tmp_path / "alone.ckpt")
+    assert code == 0, output
     steps = 0
     for where, at in (("step", 0), ("step", 2), ("checkpoint", 1), ("step", 1), ("checkpoint", 2)):
-        assert run(folder, family, tmp_path / "last.ckpt", where, at) == -signal.SIGKILL
+        code, output = run(folder, family, tmp_path / "last.ckpt", where, at)
+        assert code == -signal.SIGKILL, output
         file = tmp_path / "last.ckpt"
         reached = torch.load(file, weights_only=True)["step"] if file.exists() else 0
         assert steps <= reached < 8
         steps = reached
     assert steps > 3
-    assert run(folder, family, tmp_path / "last.ckpt") == 0
+    code, output = run(folder, family, tmp_path / "last.ckpt")
+    assert code == 0, output
     ends = [torch.load(tmp_path / name, weights_only=True) for name in ("alone.ckpt", "last.ckpt")]
     assert ends[0].keys() == ends[1].keys() == {"format", "identity", "step", "detector"}
     assert ends[0]["step"] == ends[1]["step"] == 8
@@ -173,12 +164,12 @@ def test_two_processes_train_what_one_does(coco: Coco, tmp_path: Path) -> None:
         free.bind(("localhost", 0))
         port = str(free.getsockname()[1])
     group = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    command = [sys.executable, "-m", "evals.detection.rank_of_two", str(folder), str(tmp_path)]
+    command = [sys.executable, "-m", "tests.evals.detection.rank_of_two", str(folder), str(tmp_path)]
     processes = [
         subprocess.Popen(
             command,
             env=os.environ | group | {"OMP_NUM_THREADS": "1", "RANK": str(n), "LOCAL_RANK": str(n)},
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
             stderr=subprocess.PIPE,
         )
         for n in range(2)
