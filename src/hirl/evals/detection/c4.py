@@ -47,11 +47,7 @@ class C4Heads(nn.Module):
         net: Any = resnet
         self.res5 = net.layer4
         self.norm = nn.BatchNorm2d(width)
-        self.classifier = nn.Linear(width, classes + 1)
-        self.refiner = nn.Linear(width, classes * 4)
-        for layer, std in ((self.classifier, 0.01), (self.refiner, 0.001)):
-            nn.init.normal_(layer.weight, std=std)
-            nn.init.zeros_(layer.bias)
+        self.classifier, self.refiner = regions.box_layers(width, classes, boxes=classes)
         self.masks = MaskRCNNPredictor(width, 256, classes) if segment else None
         self.matcher = Matcher(0.5, 0.5)
         self.samplers = [SeededSampler(sizes.regions, 0.25, STREAM)]
@@ -104,10 +100,7 @@ class C4Heads(nn.Module):
         if self.masks is None:
             return found
         shapes = self.masks(self._features(maps, strides, [one.boxes for one in found])).float().sigmoid()
-        return [
-            Found(one.boxes, one.scores, one.labels, mine[torch.arange(len(mine)), one.labels - 1])
-            for one, mine in zip(found, shapes.split([len(one.boxes) for one in found]), strict=True)
-        ]
+        return regions.with_masks(found, shapes)
 
 
 def c4_parts(

@@ -40,11 +40,7 @@ class Stage(nn.Module):
         for layer in (self.head.fc6, self.head.fc7):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-        self.classifier = nn.Linear(hidden, classes + 1)
-        self.refiner = nn.Linear(hidden, 4)
-        for layer, std in ((self.classifier, 0.01), (self.refiner, 0.001)):
-            nn.init.normal_(layer.weight, std=std)
-            nn.init.zeros_(layer.bias)
+        self.classifier, self.refiner = regions.box_layers(hidden, classes, boxes=1)
         self.masks = None
         if segment:
             self.masks = nn.Sequential(
@@ -129,10 +125,7 @@ class CascadeHeads(nn.Module):
             return found
         pooled = regions.pool(maps, strides, [one.boxes for one in found], MASK_SIZE)
         shapes = torch.stack([head(pooled).float().sigmoid() for head in heads]).mean(0)
-        return [
-            Found(one.boxes, one.scores, one.labels, mine[torch.arange(len(mine)), one.labels - 1])
-            for one, mine in zip(found, shapes.split([len(one.boxes) for one in found]), strict=True)
-        ]
+        return regions.with_masks(found, shapes)
 
 
 def _without_given(refined: Tensor, sampled: Regions) -> Tensor:

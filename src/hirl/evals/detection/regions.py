@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, BoxCoder, Matcher
 from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image, remove_small_boxes, roi_align
 
@@ -143,6 +143,15 @@ def _aligned(features: Tensor, rows: Tensor, stride: float, size: int) -> Tensor
     return pooled
 
 
+def box_layers(width: int, classes: int, boxes: int) -> tuple[nn.Linear, nn.Linear]:
+    """The layers that score the classes and the background, and that refine `boxes` boxes of each region."""
+    layers = nn.Linear(width, classes + 1), nn.Linear(width, boxes * 4)
+    for layer, std in zip(layers, (0.01, 0.001), strict=True):
+        nn.init.normal_(layer.weight, std=std)
+        nn.init.zeros_(layer.bias)
+    return layers
+
+
 def class_loss(logits: Tensor, regions: Sequence[Regions]) -> Tensor:
     """Cross-entropy over all sampled regions; `logits` (R, 1 + classes)."""
     return F.cross_entropy(logits, torch.cat([one.labels for one in regions]))
@@ -191,6 +200,15 @@ def detections(scores: Tensor, boxes: Tensor, size: tuple[int, int]) -> Found:
     kept = kept[remove_small_boxes(boxes[kept], 1e-2)]
     kept = kept[batched_nms(boxes[kept], flat[kept], labels[kept], OVERLAP)[:DETECTIONS]]
     return Found(boxes[kept], flat[kept], labels[kept])
+
+
+def with_masks(found: Sequence[Found], masks: Tensor) -> list[Found]:
+    """Give each detection of all images the mask of its label; `masks` (D, classes, M, M) of probabilities."""
+    parts = masks.split([len(one.boxes) for one in found])
+    return [
+        replace(one, masks=mine[torch.arange(len(mine)), one.labels - 1])
+        for one, mine in zip(found, parts, strict=True)
+    ]
 
 
 def paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
