@@ -1,4 +1,4 @@
-"""Fine-tuning: the paper's settings, rates per layer, the encoder after training, and coarser label levels."""
+"""Fine-tuning: schedules, rates per layer, the encoder after training, and coarser label levels."""
 
 from __future__ import annotations
 
@@ -20,52 +20,12 @@ from hirl.evals.classifier_training import ClassifierTraining
 from hirl.evals.finetune import FineTune
 from hirl.evals.label_levels import accuracies
 from hirl.evals.learning_rates import make_optimiser, param_groups
-from hirl.evals.regularisation import PLAIN, Regularisation
-from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, TrainingSettings, fitting_batch
+from hirl.evals.regularisation import PLAIN
+from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, fitting_batch
 from hirl.evals.supervised import Classifier, Supervision
 from hirl.metrics.label_trees import parents
 
 Make = Callable[..., Subject]
-
-
-def test_the_papers_settings() -> None:
-    assert (
-        TrainingSettings(
-            optimiser="sgd",
-            encoder_lr=0.1,
-            classifier_lr=1.0,
-            weight_decay=0.0,
-            batch_size=1024,
-            epochs=20,
-            milestones=(12, 16),
-            factor=0.2,
-        )
-        == FINE_TUNE_CNN
-    )
-    assert (
-        TrainingSettings(
-            optimiser="adamw",
-            encoder_lr=4e-3,
-            classifier_lr=4e-3,
-            layer_decay=0.65,
-            weight_decay=0.05,
-            batch_size=1024,
-            epochs=100,
-            warmup_epochs=20,
-            final_share=1e-6 / 4e-3,
-            initial_std=2e-5,
-            regularisation=Regularisation(
-                drop_path=0.1,
-                rand_augment="rand-m9-mstd0.5-inc1",
-                erasing=0.25,
-                label_smoothing=0.1,
-                mixup=0.8,
-                cutmix=1.0,
-                interpolation="bicubic",
-            ),
-        )
-        == FINE_TUNE_VIT
-    )
 
 
 def test_schedules() -> None:

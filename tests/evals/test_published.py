@@ -111,6 +111,17 @@ def test_a_row_is_the_same_or_says_why_not(name: str) -> None:
     assert (published == own) <= verdict.startswith("same")
 
 
+def test_fine_tuning_has_no_setting_beside_those_of_the_table() -> None:
+    """The rows on fine-tuning show all that differs from plain training, and one rate for all of a transformer."""
+    shown = {"optimiser", "encoder_lr", "classifier_lr", "weight_decay", "batch_size", "epochs", "milestones", "factor"}
+    only_vit = {"layer_decay", "warmup_epochs", "final_share", "initial_std", "regularisation"}
+    plain = vars(TrainingSettings(classifier_lr=0.0, batch_size=1, epochs=1))
+    for settings, rows in ((FINE_TUNE_CNN, shown), (FINE_TUNE_VIT, shown | only_vit)):
+        changed = {name for name, value in vars(settings).items() if value != plain[name]}
+        assert changed <= rows
+    assert FINE_TUNE_VIT.classifier_lr == FINE_TUNE_VIT.encoder_lr
+
+
 def test_semi_supervised_settings_share_those_of_fine_tuning() -> None:
     for settings in SEMI_VIT.values():
         assert settings.regularisation == FINE_TUNE_VIT.regularisation == PUBLISHED
