@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
-from hirl import SemanticPaths, methods
-from hirl.methods.base import Plan
+from hirl import SemanticPaths
+from hirl.data.views.masks import block_masks
+from hirl.methods.base import Method, Plan
 from hirl.train.diagnostics import gradient_figures, view_agreement
 from hirl.train.joint import Joint
 
@@ -51,19 +54,57 @@ def test_views_agree_if_their_leaves_do() -> None:
     assert float(figures["view_agreement_coarsest"]) >= expected
 
 
-@pytest.mark.parametrize("name", ["MoCoV2", "SimSiam", "SwAV", "MoCoV3", "DINO", "IBOT"])
-def test_every_method_has_them(name: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
-    torch.manual_seed(0)
-    method = getattr(methods, name)(**small[name])
-    method.build(plan)
+# The part of each method whose first rows, when it is first called, are z⁰ of the first view.
+PROJECTORS = {
+    "MoCoV2": "query",
+    "SimSiam": "network",
+    "SwAV": "network",
+    "MoCoV3": "query.projector",
+    "DINO": "student.head.mlp",
+    "IBOT": "student.head.mlp",
+}
+
+
+def nudged(method: Method, projector: str, nudge: Tensor) -> None:
+    """Add `nudge` (B, D) to z⁰ of the first view where it is made, so that all that is computed from it changes too."""
+
+    def add(_module: nn.Module, _arguments: Any, output: Tensor) -> Tensor:
+        handle.remove()  # later calls are for other views, or for patches
+        return torch.cat((output[: len(nudge)] + nudge, output[len(nudge) :]))
+
+    handle = method.get_submodule(projector).register_forward_hook(add)
+
+
+@pytest.mark.parametrize("name", list(PROJECTORS))
+def test_every_method_has_those_of_a_nudge(
+    name: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
+) -> None:
+    """The gradients at z⁰ are those of adding something to it."""
+    method = run.built(name, small[name], plan)
     paths = SemanticPaths(method.dim, (12, 4), negatives=3)
-    paths.refresh(torch.randn(64, method.dim))
-    views = run.random_views(method, plan)
-    masks = [None] * len(views)
+    paths.refresh(torch.randn(64, method.dim, generator=torch.Generator().manual_seed(0)))
+    views, index = run.random_views(method, plan), torch.arange(plan.batch_size)
+    masks = [
+        None if view.mask is None else block_masks(view.mask, view.size, 0, 0, index.numpy(), number)
+        for number, view in enumerate(method.views(plan.image_size))
+    ]
+    assert (name == "IBOT") == any(mask is not None and bool(mask.any()) for mask in masks)
+    slow = copy.deepcopy(method)
+
     joint = Joint(method, paths)
-    index = torch.arange(len(views[0]))
-    figures = joint(views, masks, index, 0, 0, diagnose=True)
-    assert figures.diagnostics.keys() > {"gradient_image", "gradient_spd", "gradient_cosine", "view_agreement"}
-    assert all(float(figures.diagnostics[name]) > 0 for name in ("gradient_image", "gradient_spd"))
-    assert -1.001 <= float(figures.diagnostics["gradient_cosine"]) <= 1.001
+    torch.manual_seed(1)  # drop path, and the order of MoCo v2's keys
+    figures = joint(views, masks, index, 0, 0, diagnose=True).diagnostics
+
+    nudge = torch.zeros(plan.batch_size, method.dim, requires_grad=True)
+    nudged(slow, PROJECTORS[name], nudge)
+    torch.manual_seed(1)
+    output = slow(views, masks, 0)
+    spd = paths(output.z0, index, generator=torch.Generator().manual_seed(0))
+    image, path = (torch.autograd.grad(loss, nudge, retain_graph=True)[0] for loss in (output.loss, spd))
+    assert float(figures["gradient_image"]) == pytest.approx(float(image.norm()), rel=1e-5)
+    assert float(figures["gradient_spd"]) == pytest.approx(float(path.norm()), rel=1e-5)
+    cosine = float((image * path).sum() / image.norm() / path.norm())
+    assert float(figures["gradient_cosine"]) == pytest.approx(cosine, rel=1e-4, abs=1e-6)
+
+    assert figures.keys() > {"view_agreement", "view_agreement_coarsest"}
     assert joint(views, masks, index, 0, 0).diagnostics == {}
