@@ -68,7 +68,7 @@ def write_page(folder: Path, kind: str, title: str, data: dict[str, Any]) -> Non
         "STYLE_HASH": _hash(style),
         "SCRIPT_HASH": _hash(script),
         "STYLE": style,
-        "BODY": _template(f"{kind}.html"),
+        "BODY": _template(f"{kind}.html").replace("%%VIEWER%%", _template("viewer.html").rstrip()),
         "DATA": inert_json(data),
         "SCRIPT": script,
     }

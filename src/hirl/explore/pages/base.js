@@ -105,6 +105,23 @@ function largePicture(image) {
   return frame;
 }
 
+/** Shows an image in the dialog, large, with what else there is to say about it. */
+function showLarge(image, ...about) {
+  byId('viewer-name').replaceChildren(named(shortPath(image)));
+  byId('viewer-body').replaceChildren(largePicture(image), ...about);
+  if (!byId('viewer').open) byId('viewer').showModal();
+}
+
+/** Calls `turn` with -1 or 1 when the dialog's buttons or the arrow keys ask for the previous or the next image. */
+function whenTurned(turn) {
+  byId('previous').addEventListener('click', () => turn(-1));
+  byId('next').addEventListener('click', () => turn(1));
+  byId('viewer').addEventListener('keydown', event => {
+    if (event.key === 'ArrowLeft') turn(-1); else if (event.key === 'ArrowRight') turn(1); else return;
+    event.preventDefault();
+  });
+}
+
 // Storage may be forbidden, as in a private window: the page then forgets, and works.
 const storage = {
   get(key) { try { return localStorage.getItem(key); } catch { return null; } },

@@ -30,17 +30,8 @@ if (made < data.groups.length) watch.observe(end);
 
 function show(at, place) {
   shown = [at, place];
-  const image = images[at][place];
-  byId('viewer-name').replaceChildren(named(shortPath(image)));
-  byId('viewer-body').replaceChildren(largePicture(image));
   byId('previous').disabled = place === 0;
   byId('next').disabled = place === images[at].length - 1;
-  if (!byId('viewer').open) byId('viewer').showModal();
+  showLarge(images[at][place]);
 }
-const turn = step => { const [at, place] = shown; if (images[at][place + step] !== undefined) show(at, place + step); };
-byId('previous').addEventListener('click', () => turn(-1));
-byId('next').addEventListener('click', () => turn(1));
-byId('viewer').addEventListener('keydown', event => {
-  if (event.key === 'ArrowLeft') turn(-1); else if (event.key === 'ArrowRight') turn(1); else return;
-  event.preventDefault();
-});
+whenTurned(step => { const [at, place] = shown; if (images[at][place + step] !== undefined) show(at, place + step); });

@@ -184,10 +184,8 @@ function tip(panel, event, point) {
   box.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - height))}px`;
 }
 function show(point) {
-  byId('viewer-name').replaceChildren(named(shortPath(point)));
-  byId('viewer-body').replaceChildren(largePicture(point), el('dl', { class: 'facts-list' }, colourings.flatMap(one => [el('dt', {}, plain(one.name)), el('dd', {}, named(one.groups[one.of[point]]))])));
   byId('tip').hidden = true;
-  byId('viewer').showModal();
+  showLarge(point, el('dl', { class: 'facts-list' }, colourings.flatMap(one => [el('dt', {}, plain(one.name)), el('dd', {}, named(one.groups[one.of[point]]))])));
 }
 
 function legend() {

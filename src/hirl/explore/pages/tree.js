@@ -295,7 +295,6 @@ let viewed = 0;
 function show(at) {
   viewed = at;
   const image = shownNow[at];
-  byId('viewer-name').replaceChildren(named(shortPath(image)));
   const facts = el('dl', { class: 'facts-list' });
   labels.forEach((level, place) => facts.append(el('dt', {}, labels.length > 1 ? `Label, ${count(level.names.length, 'class', 'classes')}` : 'Label'), el('dd', {}, named(level.names[level.of[image]]))));
   const path = pathOf(0, leaves[image]).map(([level, node]) => {
@@ -304,17 +303,15 @@ function show(at) {
       el('span', { class: 'thumbs' }, covers(level, node).slice(0, 3).map(one => thumb(one))),
       el('span', {}, el('span', { class: 'name' }, title(level, node)), el('br'), el('span', { class: 'small muted' }, `typicality rank ${place.toLocaleString('en')} of ${sizeOf(level, node).toLocaleString('en')}`))));
   });
-  byId('viewer-body').replaceChildren(largePicture(image), el('div', {}, facts, el('h2', {}, 'Path, coarse to fine'), el('ol', { class: 'path' }, path)));
   byId('previous').disabled = at === 0;
   byId('next').disabled = at === shownNow.length - 1;
-  if (!byId('viewer').open) byId('viewer').showModal();
+  showLarge(image, el('div', {}, facts, el('h2', {}, 'Path, coarse to fine'), el('ol', { class: 'path' }, path)));
 }
-const turn = step => { const to = viewed + step; if (to >= 0 && to < shownNow.length) { show(to); history.replaceState(null, '', location.hash.replace(/image=\d+/, `image=${rows[shownNow[to]]}`)); } };
-byId('previous').addEventListener('click', () => turn(-1));
-byId('next').addEventListener('click', () => turn(1));
-byId('viewer').addEventListener('keydown', event => {
-  if (event.key === 'ArrowLeft') turn(-1); else if (event.key === 'ArrowRight') turn(1); else return;
-  event.preventDefault();
+whenTurned(step => {
+  const to = viewed + step;
+  if (to < 0 || to >= shownNow.length) return;
+  show(to);
+  history.replaceState(null, '', location.hash.replace(/image=\d+/, `image=${rows[shownNow[to]]}`));
 });
 byId('viewer').addEventListener('close', () => {
   const query = location.hash.replace(/[#&]?image=\d+/, '').replace(/^#?&?/, '');
