@@ -18,8 +18,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped
 from hirl.data.views import View
+from hirl.data.views.centre import CentreRenderer
 from hirl.data.views.draws import Ints, permutation
-from hirl.data.views.render import Batch, CentreRenderer, Normalisation, Piece, ViewRenderer, is_batched, join
+from hirl.data.views.render import Batch, Normalisation, Piece, ViewRenderer, is_batched, join
 
 _LARGEST_PIECE = 64  # images per task of a worker: limits shared memory and the wait for the first batch
 _BATCHES_AHEAD = 2

@@ -1,4 +1,4 @@
-"""From indices to views: reading, geometry and photometry.
+"""From indices to random views: reading, geometry and photometry.
 
 Arrays of small images are cropped in batches on the training device. All other images are read and cropped one by one
 in worker processes, which also apply the colours on a CPU; with other devices, uint8 crops are transferred first.
@@ -18,10 +18,10 @@ from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped, read_or_replace, stand_ins
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
-from hirl.data.views.geometry import cropped, interleaved, resize, resized_crops
+from hirl.data.views.geometry import cropped, interleaved, resized_crops
 from hirl.data.views.masks import block_masks
 from hirl.data.views.parameters import augment_seeds, boxes, colours, crop_numbers, shorter_side_needed
-from hirl.data.views.photometry import coloured, in_unit_range, normalise_
+from hirl.data.views.photometry import coloured
 from hirl.data.views.rand_augment import rand_augmented
 
 _LARGEST_BATCHED = 128  # pixels per side; at 256, resizing one by one measured 8 times faster than matrix products
@@ -238,63 +238,6 @@ class ViewRenderer:
             groups.append(coloured(crops.flatten(0, 1), drawn, mean, std).view(crops.shape))
         self.stages.photometry += perf_counter() - start
         return Piece(piece.index, groups, piece.masks, piece.bad)
-
-
-class CentreRenderer:
-    """Images for evaluation: the shorter side resized to `resize`, then the central square of `size`."""
-
-    def __init__(
-        self,
-        images: ImageSet,
-        *,
-        size: int,
-        resize: int,
-        interpolation: str,
-        normalisation: Normalisation,
-        device: torch.device,
-        strict: bool,
-    ) -> None:
-        self.images = images
-        self.size = size
-        self.resize = resize
-        self.interpolation = interpolation
-        self.normalisation = normalisation
-        self.device = device
-        self.strict = strict
-        self._skipped = Skipped()
-        self._actual = None if images.readable is None else stand_ins(images.readable)
-
-    def begin(self, indices: Ints, epoch: int) -> Piece:  # noqa: ARG002 (equal in every epoch)
-        if is_batched(self.images):
-            assert self.images.pixels is not None
-            where = torch.from_numpy(indices)
-            actual = where if self._actual is None else self._actual[where]
-            return Piece(actual, [self._centre(self.images.pixels[actual])[None]], [None], [], actual != where)
-        bad_before = len(self._skipped)
-        crops = torch.empty(1, len(indices), self.images.channels, self.size, self.size, dtype=torch.uint8)
-        real = indices.copy()
-        for row, index in enumerate(indices):
-            image, real[row] = read_or_replace(
-                self.images, int(index), skipped=self._skipped, strict=self.strict, shorter=self.resize
-            )
-            crops[0, row] = self._centre(interleaved(image))[0]
-        bad = list(self._skipped) if len(self._skipped) > bad_before else []
-        return Piece(torch.from_numpy(real), [crops], [None], bad, torch.from_numpy(real != indices))
-
-    def finish(self, piece: Piece, epoch: int) -> Batch:  # noqa: ARG002
-        piece = to_device(piece, self.device)
-        picture = in_unit_range(piece.groups[0][0])
-        views = [normalise_(picture, *self.normalisation.tensors(self.device))]
-        return Batch(piece.index, views, [None], piece.replaced)
-
-    def _centre(self, images: Tensor) -> Tensor:
-        height, width = images.shape[-2:]
-        if min(height, width) != self.resize:
-            longer = int(self.resize * max(height, width) / min(height, width))
-            height, width = (self.resize, longer) if height <= width else (longer, self.resize)
-            images = resize(images, height, width, self.interpolation)
-        top, left = round((height - self.size) / 2), round((width - self.size) / 2)
-        return images[..., top : top + self.size, left : left + self.size]
 
 
 def to_device(piece: Piece, device: torch.device) -> Piece:

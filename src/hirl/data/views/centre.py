@@ -1,0 +1,70 @@
+"""From indices to the images as evaluation sees them: resized, the central square, the same in every epoch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.skipped import Skipped, read_or_replace, stand_ins
+from hirl.data.views.draws import Ints
+from hirl.data.views.geometry import interleaved, resize
+from hirl.data.views.photometry import in_unit_range, normalise_
+from hirl.data.views.render import Batch, Normalisation, Piece, is_batched, to_device
+
+
+class CentreRenderer:
+    """Images for evaluation: the shorter side resized to `resize`, then the central square of `size`."""
+
+    def __init__(
+        self,
+        images: ImageSet,
+        *,
+        size: int,
+        resize: int,
+        interpolation: str,
+        normalisation: Normalisation,
+        device: torch.device,
+        strict: bool,
+    ) -> None:
+        self.images = images
+        self.size = size
+        self.resize = resize
+        self.interpolation = interpolation
+        self.normalisation = normalisation
+        self.device = device
+        self.strict = strict
+        self._skipped = Skipped()
+        self._actual = None if images.readable is None else stand_ins(images.readable)
+
+    def begin(self, indices: Ints, epoch: int) -> Piece:  # noqa: ARG002 (equal in every epoch)
+        if is_batched(self.images):
+            assert self.images.pixels is not None
+            where = torch.from_numpy(indices)
+            actual = where if self._actual is None else self._actual[where]
+            return Piece(actual, [self._centre(self.images.pixels[actual])[None]], [None], [], actual != where)
+        bad_before = len(self._skipped)
+        crops = torch.empty(1, len(indices), self.images.channels, self.size, self.size, dtype=torch.uint8)
+        real = indices.copy()
+        for row, index in enumerate(indices):
+            image, real[row] = read_or_replace(
+                self.images, int(index), skipped=self._skipped, strict=self.strict, shorter=self.resize
+            )
+            crops[0, row] = self._centre(interleaved(image))[0]
+        bad = list(self._skipped) if len(self._skipped) > bad_before else []
+        return Piece(torch.from_numpy(real), [crops], [None], bad, torch.from_numpy(real != indices))
+
+    def finish(self, piece: Piece, epoch: int) -> Batch:  # noqa: ARG002
+        piece = to_device(piece, self.device)
+        picture = in_unit_range(piece.groups[0][0])
+        views = [normalise_(picture, *self.normalisation.tensors(self.device))]
+        return Batch(piece.index, views, [None], piece.replaced)
+
+    def _centre(self, images: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        if min(height, width) != self.resize:
+            longer = int(self.resize * max(height, width) / min(height, width))
+            height, width = (self.resize, longer) if height <= width else (longer, self.resize)
+            images = resize(images, height, width, self.interpolation)
+        top, left = round((height - self.size) / 2), round((width - self.size) / 2)
+        return images[..., top : top + self.size, left : left + self.size]
