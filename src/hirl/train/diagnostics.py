@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from hirl.data.loader import EvaluationLoader
+from hirl.hierarchy.ranks import Ranks
 from hirl.hierarchy.rows import UnitRows
-from hirl.hierarchy.tree import PrototypeTree
+from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.methods.base import Method
+from hirl.train.bank import embed_batches
 
+COMPARED = 512  # most images per tree whose leaf from the bank is compared with that of the clean image
 # Steps of autograd between the network's output for all views and z⁰ of the first: parts of a tensor, and casts.
 PARTS = ("Slice", "Split", "UnsafeSplit", "Select", "Unbind", "ToCopy", "Alias", "View")
 
@@ -50,3 +56,20 @@ def view_agreement(tree: PrototypeTree, z0: Tensor, target_z0: Tensor) -> dict[s
     first, second = (tree.paths[found] for found in leaves)
     same = first == second
     return {"view_agreement": same[:, 0].float().mean(), "view_agreement_coarsest": same[:, -1].float().mean()}
+
+
+def bank_agreement(tree: PrototypeTree, method: Method, images: EvaluationLoader, ranks: Ranks) -> dict[str, float]:
+    """Return the share of some images whose leaf, and whose coarsest node, is also that of their clean z⁰.
+
+    The tree was built from the bank, which holds z⁰ of augmented views by the encoder of earlier steps.
+    """
+    N = len(tree.leaves)
+    count = min(COMPARED, max(32, N // 8), N)  # at most an eighth of a pass
+    chosen = np.linspace(0, N - 1, count).round().astype(np.int64)
+    index, z0 = embed_batches(method, images.batches(chosen[ranks.rank :: ranks.size]))
+    stored = tree.image_paths[index.to(tree.device)]  # (n, L)
+    same = stored == tree.path(tree.assign(z0).to(tree.device))
+    inside = stored[:, 0] != ABSENT
+    counts = torch.stack((same[inside, 0].sum(), same[inside, -1].sum(), inside.sum()))
+    leaf, coarsest, compared = ranks.sum(counts).tolist()
+    return {"bank_agreement": leaf / max(1, compared), "bank_agreement_coarsest": coarsest / max(1, compared)}

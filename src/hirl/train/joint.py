@@ -9,12 +9,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from hirl.hierarchy.paths import SemanticPaths
+from hirl.hierarchy.ranks import Ranks
 from hirl.methods.base import Method
 from hirl.train.diagnostics import gradient_figures, view_agreement
 
@@ -32,6 +34,15 @@ class Losses(NamedTuple):
     z0: Tensor  # (B, D)
     logs: dict[str, Tensor]
     diagnostics: dict[str, Tensor]  # empty unless they are asked for
+
+
+def mean_losses(parts: Sequence[Losses], ranks: Ranks) -> Losses:
+    """Return the mean over the parts of a batch and over processes, whose shares are equal."""
+    names = list(parts[0].logs)
+    values = [(part.total, part.image, part.spd, *(part.logs[name] for name in names)) for part in parts]
+    rows = torch.stack([torch.stack([value.float() for value in row]) for row in values])
+    total, image, spd, *logs = ranks.sum(rows.mean(0)) / ranks.size
+    return parts[-1]._replace(total=total, image=image, spd=spd, logs=dict(zip(names, logs, strict=True)))
 
 
 class Joint(nn.Module):

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from lightning_fabric import Fabric
@@ -26,12 +25,13 @@ from hirl.data.views.render import Batch
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.ranks import Ranks
 from hirl.hierarchy.settings import Hierarchy
-from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
 from hirl.seeds import mix_seed
 from hirl.train.bank import Bank, embed_batches
+from hirl.train.diagnostics import bank_agreement
 from hirl.train.fork import with_heads
-from hirl.train.joint import Joint, Losses
+from hirl.train.joint import Joint, Losses, mean_losses
 from hirl.train.loss_scale import LossScale
 from hirl.train.observer import Observer
 from hirl.train.streams import FORWARD, KMEANS, NEGATIVES
@@ -39,7 +39,6 @@ from hirl.train.streams import FORWARD, KMEANS, NEGATIVES
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
 SAMPLE_SIZE = 2048  # images per epoch whose z⁰ is checked for collapse
 DIAGNOSED = 8  # steps per epoch whose gradients are compared
-COMPARED = 512  # most images per tree whose leaf from the bank is compared with that of the clean image
 
 
 class NotFinite(Exception):  # noqa: N818
@@ -165,7 +164,7 @@ class Loop:
         agreement = {}
         if self.bank is not None and not final:
             compared = time.perf_counter()
-            agreement = self._bank_agreement(tree)
+            agreement = bank_agreement(tree, self.method, self.evaluation_loader, self.ranks)
             seconds["agreement"] = time.perf_counter() - compared
         self.observer.on_tree_built(epoch, seconds, tree, agreement)
 
@@ -180,19 +179,6 @@ class Loop:
     def _embed_all(self) -> tuple[Tensor, Tensor]:
         """Return this process's share (n,) of all readable images and their z⁰ (n, D), uncropped and in eval mode."""
         return embed_batches(self.method, self.evaluation_loader)
-
-    def _bank_agreement(self, tree: PrototypeTree) -> dict[str, float]:
-        """Return the share of some images whose leaf, and whose coarsest node, is also that of their clean z⁰."""
-        count = min(COMPARED, max(32, self.N // 8), self.N)  # at most an eighth of a pass
-        chosen = np.linspace(0, self.N - 1, count).round().astype(np.int64)
-        share = chosen[self.ranks.rank :: self.ranks.size]
-        index, z0 = embed_batches(self.method, self.evaluation_loader.batches(share))
-        stored = tree.image_paths[index.to(tree.device)]  # (n, L)
-        same = stored == tree.path(tree.assign(z0).to(tree.device))
-        inside = stored[:, 0] != ABSENT
-        counts = torch.stack((same[inside, 0].sum(), same[inside, -1].sum(), inside.sum()))
-        leaf, coarsest, images = self.ranks.sum(counts).tolist()
-        return {"bank_agreement": leaf / max(1, images), "bank_agreement_coarsest": coarsest / max(1, images)}
 
     def _step(self, parts: list[Batch]) -> Losses:
         """Take one step and return the losses of its batch, over all parts and processes.
@@ -228,7 +214,10 @@ class Loop:
             self.method.skip_step()
             self.loss_scale.skip()
         self.optimiser.zero_grad()
-        return self._mean_losses(found, taken=taken)
+        mean = mean_losses(found, self.ranks)
+        if self.loss_scale.scaler is not None:
+            mean.logs["skipped"] = mean.total.new_tensor(float(not taken))
+        return mean
 
     def _keep_features(self, parts: list[Batch], found: list[Losses]) -> None:
         """Put z⁰ of a step's images into the bank, and some of an epoch's into its sample."""
@@ -237,17 +226,6 @@ class Loop:
                 self.bank.collect(part.index, losses.target_z0, self.step + 1)
             if sum(map(len, self._sample)) < SAMPLE_SIZE:
                 self._sample.append(self.ranks.joined(losses.z0.float()).cpu())
-
-    def _mean_losses(self, found: list[Losses], *, taken: bool) -> Losses:
-        """Return the mean over the parts of a batch and over processes, whose shares are equal."""
-        names = list(found[0].logs)
-        values = [(part.total, part.image, part.spd, *(part.logs[name] for name in names)) for part in found]
-        rows = torch.stack([torch.stack([value.float() for value in row]) for row in values])
-        total, image, spd, *logs = self.ranks.sum(rows.mean(0)) / self.ranks.size
-        named = dict(zip(names, logs, strict=True))
-        if self.loss_scale.scaler is not None:
-            named["skipped"] = total.new_tensor(float(not taken))
-        return found[-1]._replace(total=total, image=image, spd=spd, logs=named)
 
     def _check_finite(self, losses: Losses, batch: Batch) -> None:
         if not losses.total.isfinite():
