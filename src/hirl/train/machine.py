@@ -46,8 +46,9 @@ def read_machine(accelerator: str = "auto") -> Machine:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use, which a limit on its threads (OMP_NUM_THREADS) may lower."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, torch.get_num_threads())
 
 
 def used_memory(device: str) -> int:
