@@ -30,9 +30,8 @@ from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.methods.parts import ranks
 from hirl.runs.folder import Run
-from hirl.runs.open_encoder import find_device, open_encoder
+from hirl.runs.open_encoder import Encoder, find_device, open_encoder
 from hirl.runs.results import result_file
-from hirl.runs.stored import find_tree
 from hirl.terminal.progress import no_progress, progress_bars
 
 DEFAULT_TASKS = ("knn", "clustering", "tree", "linear")
@@ -117,7 +116,7 @@ def evaluate(
     resize = interpolation or INTERPOLATION.get(_method_name(encoder.run) or "", "bilinear")
     where = launch(find_device(device), devices)
     extractors: dict[Preprocessing, Extractor] = {}
-    tree = _tree(encoder.run)
+    tree = _tree(encoder)
     quiet = quiet or not is_first()
 
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
@@ -187,10 +186,10 @@ def _errors_named(task: Evaluation) -> Iterator[None]:
         raise ValueError(f"{task.name}: {error}") from error
 
 
-def _tree(run: Run | None) -> PrototypeTree | None:
+def _tree(encoder: Encoder) -> PrototypeTree | None:
     """The run's tree; None with a warning if it is damaged, as most evaluations do not need it."""
     try:
-        return None if run is None else find_tree(run)
+        return encoder.tree
     except ValueError as error:
         warnings.warn(f"there is no tree: {error}", stacklevel=2)
         return None

@@ -23,7 +23,7 @@ from hirl.evals.processes import by_the_first
 from hirl.methods.base import Method
 from hirl.methods.parts import ranks
 from hirl.runs.open_encoder import Encoder
-from hirl.runs.representations import Trained, load_trained
+from hirl.runs.representations import Trained
 from hirl.terminal.progress import Progress
 
 
@@ -118,9 +118,8 @@ class Extractor:
         return self._get("features", images, lambda: (self.network, self.encoder.sha256))
 
     def _heads(self) -> tuple[nn.Module, str]:
-        assert self.encoder.run is not None
         if self._trained is None:
-            self._trained = load_trained(self.encoder.run, method=self._method).to(self.preprocessing.device)
+            self._trained = self.encoder.load_trained(method=self._method).to(self.preprocessing.device)
         return self._trained, self._trained.sha256
 
     def _get(self, kind: str, images: ImageSet, find: Callable[[], tuple[nn.Module, str]]) -> ImageFeatures:

@@ -23,6 +23,7 @@ from hirl.hierarchy.levels import suggest_levels
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
+from hirl.runs.open_encoder import Encoder
 from hirl.terminal.progress import Progress, no_progress, progress_bars
 
 ITERATIONS = 20  # Lloyd steps per level of a tree that is built here
@@ -41,6 +42,7 @@ class Collection:
     tree_note   where the tree comes from, when it is not the run's own
     unreadable  the images left out
     folder      the run folder, or the folder of the file of features: where pages are written by default
+    encoder     of the run, as it was read; None for a file of features
     """
 
     name: str
@@ -52,10 +54,14 @@ class Collection:
     tree_note: str
     unreadable: tuple[BadImage, ...]
     folder: Path
-    run: Run | None
+    encoder: Encoder | None
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def run(self) -> Run | None:
+        return None if self.encoder is None else self.encoder.run
 
     @property
     def paths(self) -> list[str]:
@@ -107,7 +113,7 @@ def open_collection(
         )
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
         bad = found.without_features()
-        if found.run is None:  # whoever made the features may have read the images in another way
+        if found.encoder is None:  # whoever made the features may have read the images in another way
             bad = _join(unreadable_images(images, progress=progress), bad)
         rows = _without(len(images), bad)
         if len(rows) == 0:
@@ -132,7 +138,7 @@ def open_collection(
         tree_note=note,
         unreadable=tuple(bad),
         folder=found.folder,
-        run=found.run,
+        encoder=found.encoder,
     )
 
 

@@ -20,8 +20,7 @@ from hirl.explore.feature_files import images_of_paths, one_file, read_features
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
-from hirl.runs.open_encoder import open_encoder
-from hirl.runs.stored import find_tree
+from hirl.runs.open_encoder import Encoder, open_encoder
 
 FILES = (".npy", ".npz")
 
@@ -33,7 +32,7 @@ class Source:
     path: Path
     name: str
     folder: Path
-    run: Run | None
+    encoder: Encoder | None
     images: ImageSet
     arrays: Arrays
     tree: PrototypeTree | None
@@ -98,6 +97,6 @@ def open_source(
     with warnings.catch_warnings():  # the collection itself reports what it leaves out
         warnings.filterwarnings("ignore", message=".*could not be read")
         images = request_images(encoder, data, split=split).train()
-        arrays = embed(subject, images, method=method, device=device, workers=workers, quiet=quiet)
-    tree = given if given is not None else find_tree(run)
-    return Source(run.folder, run.folder.resolve().name, run.folder, run, images, arrays, tree, tree_file)
+        arrays = embed(encoder, images, method=method, device=device, workers=workers, quiet=quiet)
+    tree = given if given is not None else encoder.tree
+    return Source(run.folder, run.folder.resolve().name, run.folder, encoder, images, arrays, tree, tree_file)

@@ -24,7 +24,7 @@ from torch import Tensor
 from hirl.data.sources.arrays import ArrayImages
 from hirl.data.sources.image_set import ImageSet
 from hirl.explore.collection import Collection
-from hirl.explore.encode import encode_features, input_size
+from hirl.explore.encode import encode_features
 from hirl.explore.thumbnails import thumbnail
 from hirl.terminal.progress import Progress, no_progress
 
@@ -86,18 +86,20 @@ def find_duplicates(collection: Collection, threshold: float, *, progress: Progr
 
 def measure_threshold(collection: Collection, *, seed: int = 0, device: str | None = None) -> float:
     """The cosine that 95 % of mildly altered copies reach, as the run's encoder sees them."""
-    if collection.run is None:
+    encoder = collection.encoder
+    if encoder is None:
         raise ValueError("a file of features has no encoder to measure the threshold with: give one with --threshold")
-    run, channels = collection.run, collection.images.channels
+    assert encoder.image_size is not None  # an encoder of a run knows it
+    channels = collection.images.channels
     random = np.random.default_rng(seed)
     chosen = np.sort(random.choice(len(collection), min(MEASURED, len(collection)), replace=False)).tolist()
-    side = round(input_size(run) * 256 / 224)
+    side = round(encoder.image_size * 256 / 224)
     originals = [thumbnail(collection.images, index, side) for index in chosen]
 
     def features(pictures: list[Image]) -> Tensor:
         pixels = np.stack([np.asarray(picture.convert("RGB" if channels == 3 else "L")) for picture in pictures])
         tensor = torch.from_numpy(pixels.reshape(len(pictures), side, side, channels)).permute(0, 3, 1, 2).contiguous()
-        return encode_features(run, ArrayImages(name="altered copies", pixels=tensor), device=device)
+        return encode_features(encoder, ArrayImages(name="altered copies", pixels=tensor), device=device)
 
     before = features(originals)
     cosines = [

@@ -18,7 +18,6 @@ from hirl.files import atomic_write, check_writable
 from hirl.hierarchy.tree import ABSENT
 from hirl.methods.base import Method
 from hirl.runs.open_encoder import find_device, open_encoder
-from hirl.runs.stored import find_tree
 from hirl.terminal.progress import no_progress, progress_bars
 
 if TYPE_CHECKING:
@@ -56,7 +55,8 @@ def embed(
     labels    (N, levels), the finest first, and classes_0 …, the class names of each level, if there are labels
 
     Args:
-        subject: A run, its folder or checkpoint, a file of weights, a timm name, `torchvision:NAME`, or a module.
+        subject: A run, its folder or checkpoint, a file of weights, a timm name, `torchvision:NAME`, a module, or an
+            encoder that is open already.
         data: The images; by default those the run was trained on.
         out: The file; a .parquet file has a row per image, with its classes by name.
         split: The part of the data; by default its training part.
@@ -95,7 +95,7 @@ def embed(
     arrays |= {"readable": readable.numpy(), "features": features.numpy()}
     if z is not None:
         arrays |= {f"z{level}": z[:, level].numpy() for level in range(z.shape[1])}
-    tree = None if run is None else find_tree(run)
+    tree = encoder.tree
     if tree is not None and z is not None:
         path = torch.full((len(images), len(tree.levels)), ABSENT)
         path[readable] = tree.path(tree.assign(z[readable, 0]))

@@ -48,12 +48,11 @@ def query_representations(
     device: str | None = None,
 ) -> Tensor:
     """(1 + L, D): z⁰ … zᴸ of the query, made as those of the collection."""
-    run = collection.run
-    if run is None:
+    if collection.encoder is None:
         raise ValueError("a file of features cannot be searched with an image: give the run folder they come from")
     if collection.images.pixels is not None:  # resized in another way than images in files
         query = in_memory(query)
-    return encode_representations(run, query, method=method, device=device)[0]
+    return encode_representations(collection.encoder, query, method=method, device=device)[0]
 
 
 def search(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from hirl.backbones import UnknownBackbone, make_backbone
+from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.encoder_file import Weights, fit_weights, load_metadata, load_weights, make_encoder, network_hash
 from hirl.runs.folder import Run
-from hirl.runs.stored import find_encoder
+from hirl.runs.representations import Trained, load_trained
+from hirl.runs.stored import find_encoder, find_tree
 
 TORCHVISION = "torchvision:"
 WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
@@ -23,7 +26,11 @@ WEIGHT_FILES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin")
 
 @dataclass(frozen=True)
 class Encoder:
-    """A frozen network in eval mode, and the preprocessing it was trained with, where that is known."""
+    """A frozen network in eval mode, and the preprocessing it was trained with, where that is known.
+
+    Training may replace a run's checkpoint at any time: one that was read for the network is kept in `trained`, so that
+    heads and tree are of the same state.
+    """
 
     name: str
     network: nn.Module  # images (B, C, H, W) → features (B, width)
@@ -34,6 +41,21 @@ class Encoder:
     channels: int | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    trained: Trained | None = None
+
+    def load_trained(self, *, method: str | type[Method] | None = None) -> Trained:
+        """The method and heads of the run, see `representations.load_trained`."""
+        assert self.run is not None
+        return load_trained(self.run, method=method) if self.trained is None else self.trained
+
+    @cached_property
+    def tree(self) -> PrototypeTree | None:
+        """The run's tree; None if there is no run, or it has none yet."""
+        if self.run is None:
+            return None
+        if self.trained is not None and (self.run.chosen or "state" in self.about):
+            return self.trained.tree
+        return find_tree(self.run)
 
 
 def open_encoder(
@@ -45,7 +67,7 @@ def open_encoder(
     channels: int | None = None,
     method: str | type[Method] | None = None,
 ) -> Encoder:
-    """Open the encoder that `source` names.
+    """Open the encoder that `source` names; one that is open already is given back.
 
     A run or its folder, which may be unfinished; a checkpoint in a run folder; a file of weights with its `backbone`,
     which hirl's own files name themselves; a timm name or `torchvision:NAME`, with random weights unless `weights`
@@ -57,6 +79,9 @@ def open_encoder(
     if isinstance(source, nn.Module):
         _refuse(options, "a module is used as it is")
         return _from_module(source)
+    if isinstance(source, Encoder):
+        _refuse(options, "an encoder is used as it is")
+        return source
     if isinstance(source, Run):
         _refuse(options, "a run has its own")
         return _from_run(source, method)
@@ -139,7 +164,8 @@ def _from_run(run: Run, method: str | type[Method] | None) -> Encoder:
     name = str(run.checkpoint_file if run.chosen else run.folder)
     if found.state is not None:
         name = f"{name} ({found.state})"
-    opened = _self_described(name, found.file, found.weights, found.metadata, run=run, channels=channels)
+    more: dict[str, Any] = {"run": run, "channels": channels, "trained": found.trained}
+    opened = _self_described(name, found.file, found.weights, found.metadata, **more)
     return opened if found.state is None else replace(opened, about=opened.about | {"state": found.state})
 
 

@@ -14,18 +14,22 @@ from hirl.methods.base import Method
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.encoder_file import load_encoder
 from hirl.runs.folder import Run
-from hirl.runs.representations import TREE, load_trained
+from hirl.runs.representations import TREE, Trained, load_trained
 
 AGAIN = "the command that trained the run writes it again"
 
 
 class StoredEncoder(NamedTuple):
-    """An encoder on disk. `state` is None, or says that its run is unfinished and how far it is."""
+    """An encoder on disk. `state` is None, or says that its run is unfinished and how far it is.
+
+    `trained`: the method and heads of the checkpoint, if the encoder comes from one.
+    """
 
     weights: dict[str, Tensor]
     metadata: dict[str, Any]
     file: Path
     state: str | None = None
+    trained: Trained | None = None
 
 
 def find_encoder(run: Run, *, method: str | type[Method] | None = None) -> StoredEncoder:
@@ -69,7 +73,7 @@ def find_encoder(run: Run, *, method: str | type[Method] | None = None) -> Store
         warnings.warn(
             f"{str(run.encoder_file)!r} {why}; the encoder is taken from last.ckpt, and {AGAIN}", stacklevel=2
         )
-    return StoredEncoder(weights, metadata, run.checkpoint_file, state)
+    return StoredEncoder(weights, metadata, run.checkpoint_file, state, trained)
 
 
 def find_tree(run: Run) -> PrototypeTree | None:
