@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,30 @@ def test_a_tree_may_come_from_a_file(collection: Collection, features: Path, pho
         pytest.raises(ValueError, match=r"levels \(5,\) cannot be given here"),
     ):
         open_collection(features, photos, tree=tmp_path / "tree.safetensors", levels=(5,), quiet=True)
+
+
+def test_the_leaves_of_a_tree_over_these_rows_are_kept(
+    collection: Collection, features: Path, photos: Path, tmp_path: Path
+) -> None:
+    """As stored, wherever another leaf is nearer; a tree over other rows assigns these, and the note says so."""
+    stored = torch.arange(61) * 5 % 12
+    stored[8] = -1  # an image that could not be read when the tree was built
+    file = tmp_path / "tree.safetensors"
+    replace(collection.tree, leaves=stored).save(file)
+    assigned = collection.tree.assign(collection.z[0])
+    with pytest.warns(UserWarning, match="left out"):
+        found = open_collection(features, photos, tree=file, quiet=True)
+    expected = torch.where(stored[found.rows] == -1, assigned, stored[found.rows])
+    assert not torch.equal(expected, assigned)
+    assert torch.equal(found.tree.leaves, expected)
+    assert found.tree_note == (f"the tree is that of {file}; images that are not in it (1) are assigned to its leaves")
+    replace(collection.tree, leaves=stored[:50]).save(file)
+    with pytest.warns(UserWarning, match="left out"):
+        found = open_collection(features, photos, tree=file, quiet=True)
+    assert torch.equal(found.tree.leaves, assigned)
+    assert found.tree_note == (
+        f"the tree is that of {file}, built over 50 images; the 60 images here are assigned to its leaves"
+    )
 
 
 def mistake(path: Path, data: Path | None = None) -> str:

@@ -51,6 +51,8 @@ def run(config: Namespace) -> None:
     folder = config.out if config.out is not None else default_folder(config.subject, config.algorithm)
     check_page_folder(folder)
     first = collection_of(config)
+    if first.tree_note:
+        print(first.tree_note)
     chosen_colouring(colourings(first, torch.arange(len(first))), config.colour)
     collections = [first] if config.against is None else [first, _other(config, first)]
     choice = {"classes": config.classes, "per_class": config.per_class, "points": config.points, "seed": config.seed}

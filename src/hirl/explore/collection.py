@@ -20,7 +20,7 @@ from hirl.explore.collection_source import Source, open_source
 from hirl.explore.readable import unreadable_images
 from hirl.hierarchy.builder import hierarchical_kmeans
 from hirl.hierarchy.levels import suggest_levels
-from hirl.hierarchy.tree import PrototypeTree
+from hirl.hierarchy.tree import ABSENT, PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.folder import Run
 from hirl.runs.open_encoder import Encoder
@@ -127,7 +127,7 @@ def open_collection(
             images = Subset(images, rows)
         z = tuple(part[rows] for part in found.z)
         path = None if found.paths is None else found.paths[rows]
-        made, note = _tree(found, path, z[0], levels, progress)
+        made, note = _tree(found, rows, path, z[0], levels, progress)
     return Collection(
         name=found.name,
         images=images,
@@ -155,7 +155,7 @@ def _without(count: int, bad: Sequence[BadImage]) -> Tensor:
 
 
 def _tree(
-    found: Source, path: Tensor | None, z0: Tensor, levels: Sequence[int] | None, progress: Progress
+    found: Source, rows: Tensor, path: Tensor | None, z0: Tensor, levels: Sequence[int] | None, progress: Progress
 ) -> tuple[PrototypeTree, str]:
     """The tree with the leaves of these rows, and a note where it is not the run's own."""
     tree = found.tree
@@ -166,8 +166,10 @@ def _tree(
             raise ValueError(
                 f"the tree's prototypes have {tree.dim} columns, but the features of {found.path} have {z0.shape[1]}"
             )
-        note = "" if found.tree_file is None else f"the tree is that of {found.tree_file}"
-        return replace(tree, leaves=tree.assign(z0)), note
+        if not found.tree_given:
+            return replace(tree, leaves=tree.assign(z0)), ""
+        note = "the tree is as given" if found.tree_file is None else f"the tree is that of {found.tree_file}"
+        return _with_leaves(tree, len(found.images), rows, z0, note)
     if path is not None and levels is None:
         return _tree_of_paths(path, z0), ""
 
@@ -176,6 +178,22 @@ def _tree(
 
     built = hierarchical_kmeans(z0, tuple(levels or suggest_levels(len(z0))), iterations=ITERATIONS, progress=report)
     return built, f"{found.path} has no tree: this one, of {built.levels} nodes, was built over its features"
+
+
+def _with_leaves(tree: PrototypeTree, count: int, rows: Tensor, z0: Tensor, note: str) -> tuple[PrototypeTree, str]:
+    """A tree over as many rows has their leaves already. Rows that it does not have are assigned, and the note says so.
+
+    `count`: all rows, of which `rows` are those to find leaves for.
+    """
+    if len(tree.leaves) == count:
+        leaves = tree.leaves[rows]
+        absent = leaves == ABSENT
+        if absent.any():
+            leaves[absent] = tree.assign(z0[absent])
+            note = f"{note}; images that are not in it ({int(absent.sum()):,}) are assigned to its leaves"
+        return replace(tree, leaves=leaves), note
+    note = f"{note}, built over {len(tree.leaves):,} images; the {len(rows):,} images here are assigned to its leaves"
+    return replace(tree, leaves=tree.assign(z0)), note
 
 
 def _tree_of_paths(on: Tensor, z0: Tensor) -> PrototypeTree:

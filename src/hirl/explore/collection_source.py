@@ -27,7 +27,10 @@ FILES = (".npy", ".npz")
 
 @dataclass(frozen=True)
 class Source:
-    """`path` is what was given; `tree` that of the run or of `tree_file`; `arrays` as `hirl embed` writes them."""
+    """`path` is what was given; `arrays` are as `hirl embed` writes them.
+
+    `tree`: that of the run, unless another is `tree_given`, from `tree_file` if it was read here.
+    """
 
     path: Path
     name: str
@@ -36,6 +39,7 @@ class Source:
     images: ImageSet
     arrays: Arrays
     tree: PrototypeTree | None
+    tree_given: bool
     tree_file: str | None
 
     @property
@@ -87,7 +91,7 @@ def open_source(
         if path.suffix.lower() in FILES:
             arrays = read_features(path)
             images = images_of_paths(path, arrays) if data is None else open_images(data, split=split)
-            return Source(path, path.stem, path.parent, None, images, arrays, given, tree_file)
+            return Source(path, path.stem, path.parent, None, images, arrays, given, given is not None, tree_file)
     encoder = open_encoder(subject, method=method)
     run = encoder.run
     if run is None:
@@ -99,4 +103,5 @@ def open_source(
         images = request_images(encoder, data, split=split).train()
         arrays = embed(encoder, images, method=method, device=device, workers=workers, quiet=quiet)
     tree = given if given is not None else encoder.tree
-    return Source(run.folder, run.folder.resolve().name, run.folder, encoder, images, arrays, tree, tree_file)
+    name = run.folder.resolve().name
+    return Source(run.folder, name, run.folder, encoder, images, arrays, tree, given is not None, tree_file)
