@@ -143,6 +143,21 @@ def test_duplicates(runs: dict[str, Run], tmp_path: Path, capsys: pytest.Capture
     rows = list(csv.DictReader((folder / "duplicates" / "groups.csv").open(newline="")))
     assert [(row["group"], row["action"], row["kind"]) for row in rows] == [("0", "keep", ""), ("0", "drop", "bytes")]
     assert json.loads((folder / "duplicates" / "groups.json").read_text())[1]["file"].endswith("again.png")
+    line = ("duplicates", folder, "--data", tmp_path / "drawn", "--device", "cpu")
+    assert run_line(*line) == 0  # the lists are the same
+    for file in ("drop.txt", "groups.csv", "groups.json"):
+        edited, page = folder / "duplicates" / file, folder / "duplicates" / "index.html"
+        content, before = edited.read_bytes(), page.stat().st_mtime_ns
+        edited.write_bytes(content + b"mine\n")
+        capsys.readouterr()
+        assert run_line(*line) == 2
+        sentence = capsys.readouterr().err.splitlines()[-1]
+        assert f"{str(edited)!r} exists already, with other content" in sentence
+        assert "--overwrite" in sentence
+        assert edited.read_bytes() == content + b"mine\n"
+        assert page.stat().st_mtime_ns == before
+        assert run_line(*line, "--overwrite") == 0
+        assert edited.read_bytes() == content
     np.save(tmp_path / "features.npy", np.random.default_rng(0).standard_normal((13, 4)).astype(np.float32))
     assert run_line("duplicates", tmp_path / "features.npy", "--data", tmp_path / "drawn") == 2
     assert "has no encoder to measure the threshold with: give one with --threshold" in capsys.readouterr().err
@@ -160,6 +175,17 @@ def test_sample(files: Path, photos: Path, tmp_path: Path, capsys: pytest.Captur
     (default,) = files.parent.glob("sample_6.*")  # .txt, or .csv where a name has a line break
     if default.suffix == ".txt":
         assert os.fsdecode(default.read_bytes()).split("\n")[:-1] == listed
+    assert run_line(*line) == 0  # the list is the same
+    content = default.read_bytes()
+    default.write_bytes(content[:-1] + b" mine\n")
+    capsys.readouterr()
+    assert run_line(*line) == 2
+    sentence = capsys.readouterr().err.splitlines()[-1]
+    assert f"{str(default)!r} exists already, with other content" in sentence
+    assert "--overwrite" in sentence
+    assert default.read_bytes() == content[:-1] + b" mine\n"
+    assert run_line(*line, "--overwrite") == 0
+    assert default.read_bytes() == content
     assert set(rows[0]) == {"file", "row", "level_0", "level_1", "level_2"}
     assert run_line(*line, "--links", tmp_path / "links") == 0
     links = sorted((tmp_path / "links").iterdir())

@@ -24,10 +24,12 @@ def options(parser: Parser) -> None:
         "--threshold", type=float, help="Cosine of features from which images may be copies; by default measured."
     )
     parser.add_argument("--out", type=Path, help="The folder to write to; by default duplicates/ in the run folder.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace lists there that have other content.")
 
 
 def run(config: Namespace) -> None:
     from hirl.explore.duplicates import find_duplicates, measure_threshold
+    from hirl.explore.file_lists import check_unchanged, write_list
     from hirl.explore.gallery_page import Gallery, write_gallery
     from hirl.explore.page import check_page_folder, default_folder, page_folder
     from hirl.terminal.progress import progress_bars
@@ -50,18 +52,26 @@ def run(config: Namespace) -> None:
         facts = [f"{len(groups):,} groups", f"{dropped:,} of {len(collection):,} images are copies"]
         about = f"{why}. Near duplicates agree in their details as well. One image of each group is marked keep."
         title = f"{collection.name} · duplicates"
+        lists = _lists(collection, groups)
+        if not config.overwrite:
+            for file, rows in lists.items():
+                check_unchanged(folder / file, rows)
         with page_folder(folder) as aside:
             gallery = Gallery(title, "Duplicates", _gallery_groups(collection, groups), facts, about)
             write_gallery(aside, folder, gallery, progress=progress)
-            note = _write_lists(aside, collection, groups)
+            for file, rows in lists.items():
+                if rows is not None:
+                    write_list(aside / file, rows)
     kinds: list[str] = [copy.kind for group in groups for copy in group.copies]
     counts = ", ".join(f"{kinds.count(kind)} {text}" for kind, text in NAMES.items())
     print(f"{dropped:,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} groups")
+    note = " and drop.txt" if lists["drop.txt"] is not None else " (no drop.txt: a name has a line break)"
     print(f"Page, groups.csv, groups.json{note} written to {folder}. {page_address(folder)}")
 
 
-def _write_lists(folder: Path, collection: Collection, groups: list[Copies]) -> str:
-    from hirl.explore.file_lists import has_line_break, write_list
+def _lists(collection: Collection, groups: list[Copies]) -> dict[str, list[dict[str, Any]] | None]:
+    """The rows of each list; None for drop.txt if a name does not fit into it."""
+    from hirl.explore.file_lists import has_line_break
 
     rows: list[dict[str, Any]] = []
     for number, group in enumerate(groups):
@@ -69,13 +79,9 @@ def _write_lists(folder: Path, collection: Collection, groups: list[Copies]) -> 
         rows += [
             _row(collection, number, "drop", copy.kind, round(copy.cosine, 6), copy.image) for copy in group.copies
         ]
-    write_list(folder / "groups.csv", rows)
-    write_list(folder / "groups.json", rows)
     dropped = [row for row in rows if row["action"] == "drop"]
-    if has_line_break([row["file"] for row in dropped]):
-        return " (no drop.txt: a name has a line break)"
-    write_list(folder / "drop.txt", dropped)
-    return " and drop.txt"
+    fits = not has_line_break([row["file"] for row in dropped])
+    return {"groups.csv": rows, "groups.json": rows, "drop.txt": dropped if fits else None}
 
 
 def _row(collection: Collection, group: int, action: str, kind: str, cosine: float | str, image: int) -> dict[str, Any]:

@@ -28,11 +28,11 @@ def options(parser: Parser) -> None:
         "--out", type=Path, help="The list (.txt, .csv or .json); by default sample_SIZE.txt in the run folder."
     )
     parser.add_argument("--links", type=Path, help="A new folder to fill with links to the images, instead of a list.")
-    parser.add_argument("--overwrite", action="store_true", help="Replace what --out or --links names.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace a list or a folder of links that exists.")
 
 
 def run(config: Namespace) -> None:
-    from hirl.explore.file_lists import check_list, has_line_break, write_links, write_list
+    from hirl.explore.file_lists import check_list, check_unchanged, has_line_break, write_links, write_list
     from hirl.explore.sample import sample_images
     from hirl.files import atomic_folder
 
@@ -65,6 +65,8 @@ def run(config: Namespace) -> None:
         {"file": path, "row": int(collection.rows[index])} | {f"level_{level}": node for level, node in enumerate(on)}
         for path, index, on in zip(paths, chosen, nodes, strict=True)
     ]
+    if not config.overwrite:
+        check_unchanged(out, rows)
     write_list(out, rows)
     print(f"Wrote {len(chosen):,} of {len(collection):,} images to {out}")
 

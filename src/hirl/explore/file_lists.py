@@ -34,6 +34,23 @@ def write_list(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     Bytes of a name that are not UTF-8 stay as they are in .txt and .csv; in .json they are Python's surrogates, which
     `os.fsencode` turns back. A line break in a name fits into .csv and .json only.
     """
+    content = _content(file, rows)
+    with atomic_write(file) as aside:
+        aside.write_bytes(content)
+
+
+def check_unchanged(file: Path, rows: Sequence[Mapping[str, Any]] | None) -> None:
+    """A ValueError if a list is there already and has another content: people edit lists by hand.
+
+    `rows`: what would be written, or None if the list would go.
+    """
+    if file.is_file() and (rows is None or file.read_bytes() != _content(file, rows)):
+        raise ValueError(
+            f"{str(file)!r} exists already, with other content: move it away, name another --out, or add --overwrite"
+        )
+
+
+def _content(file: Path, rows: Sequence[Mapping[str, Any]]) -> bytes:
     check_list(file)
     kind = file.suffix.lower()
     if kind == ".txt":
@@ -51,8 +68,7 @@ def write_list(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         text = buffer.getvalue()
     else:
         text = json.dumps([dict(row) for row in rows], indent=1) + "\n"
-    with atomic_write(file) as aside:
-        aside.write_bytes(os.fsencode(text))
+    return os.fsencode(text)
 
 
 def write_links(folder: Path, files: Sequence[str]) -> None:
