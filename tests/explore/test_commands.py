@@ -61,6 +61,16 @@ def test_cluster_writes_a_page_of_images(
     assert torch.equal(found[0].leaves, found[1].leaves)
 
 
+def test_cluster_counts_images_before_the_work(
+    files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(files, np.load(files)[:40])
+    out = tmp_path / "tree.safetensors"
+    assert run_line("cluster", files, "--levels", "12", "3", "--out", out, "--images", photos) == 2
+    assert "has 40 rows, but" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_the_page_holds_the_runs_leaves(runs: dict[str, Run]) -> None:
     folder = runs["hirl"].folder
     assert run_line("tree", folder, "--device", "cpu") == 0

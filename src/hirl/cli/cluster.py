@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import Namespace
 from jsonargparse.typing import NonNegativeInt, PositiveInt
@@ -12,6 +13,9 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from hirl.cli.collection import page_address
 from hirl.cli.command import Command, check_new
 from hirl.config.parser import Parser
+
+if TYPE_CHECKING:
+    from hirl.data import ImageSet
 
 
 def cluster_options(parser: Parser) -> None:
@@ -37,6 +41,8 @@ def cluster_options(parser: Parser) -> None:
 
 
 def cluster(config: Namespace) -> None:
+    from hirl.data import open_images
+    from hirl.explore.collection_source import check_row_count
     from hirl.explore.feature_files import read_features
     from hirl.explore.page import check_page_folder
     from hirl.explore.tree_text import level_table
@@ -56,6 +62,10 @@ def cluster(config: Namespace) -> None:
     arrays = read_features(config.features)
     features = arrays.get("z0", arrays.get("features"))
     assert features is not None  # as read_features makes sure
+    images = None
+    if config.images is not None:
+        images = open_images(config.images)
+        check_row_count(config.features, len(features), images)
     levels: Sequence[int] | None = config.levels
     if levels is None:
         suggested = suggest_levels(len(features))
@@ -67,16 +77,16 @@ def cluster(config: Namespace) -> None:
     tree.save(config.out)
     level_table(tree)
     print(f"Wrote the tree of {len(tree.leaves):,} images to {config.out}")
-    if config.images is not None:
-        _write_page(config, page)
+    if images is not None:
+        _write_page(config, images, page)
 
 
-def _write_page(config: Namespace, page: Path) -> None:
+def _write_page(config: Namespace, images: ImageSet, page: Path) -> None:
     from hirl.explore.collection import open_collection
     from hirl.explore.tree_page import write_tree_page
     from hirl.terminal.progress import progress_bars
 
-    collection = open_collection(config.features, config.images, tree=config.out)
+    collection = open_collection(config.features, images, tree=config.out)
     with progress_bars() as progress:
         write_tree_page(collection, page, progress=progress)
     print(f"Page of {len(collection):,} images written to {page}. {page_address(page)}")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.subset import Subset
-from hirl.explore.collection_source import Source, open_source
+from hirl.explore.collection_source import Source, check_row_count, open_source
 from hirl.explore.readable import unreadable_images
 from hirl.hierarchy.builder import hierarchical_kmeans
 from hirl.hierarchy.levels import suggest_levels
@@ -106,11 +106,7 @@ def open_collection(
     """
     found = open_source(subject, data, split, tree, method, device, workers, quiet)
     images = found.images
-    if len(images) != len(found.z[0]):
-        raise ValueError(
-            f"{found.path} has {len(found.z[0]):,} rows, but {images.name} has {len(images):,} images: each needs "
-            "one row, in the same order"
-        )
+    check_row_count(found.path, len(found.z[0]), images)
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
         bad = found.without_features()
         if found.encoder is None:  # whoever made the features may have read the images in another way

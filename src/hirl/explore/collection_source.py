@@ -72,6 +72,15 @@ class Source:
         return BadImage(index, path, "it could not be read when the features were made")
 
 
+def check_row_count(path: Path, rows: int, images: ImageSet) -> None:
+    """A ValueError if a file of features has more or fewer rows than there are images."""
+    if len(images) != rows:
+        raise ValueError(
+            f"{path} has {rows:,} rows, but {images.name} has {len(images):,} images: each needs one row, in the same "
+            "order"
+        )
+
+
 def open_source(
     subject: Run | str | os.PathLike[str],
     data: Any,
