@@ -61,6 +61,33 @@ def test_cluster_writes_a_page_of_images(
     assert torch.equal(found[0].leaves, found[1].leaves)
 
 
+def test_cluster_leaves_out_what_could_not_be_read(
+    files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tree has a leaf per readable row and none for the others; hirl tree takes it."""
+    rows, readable = np.load(files), np.ones(61, dtype=bool)
+    readable[[4, 17]] = False
+    rows[~readable] = np.nan
+    np.savez(tmp_path / "z.npz", features=rows, readable=readable)
+    out = tmp_path / "tree.safetensors"
+    line = ("cluster", tmp_path / "z.npz", "--levels", "12", "3", "--out", out)
+    assert run_line(*line, "--images", photos) == 0
+    shown = capsys.readouterr()
+    assert "2 of the 61 images of" in shown.err
+    assert "Wrote the tree of 59 images" in shown.out
+    assert "Page of 59 images" in shown.out
+    np.save(tmp_path / "readable.npy", rows[readable])
+    kept = tmp_path / "kept.safetensors"
+    assert run_line("cluster", tmp_path / "readable.npy", "--levels", "12", "3", "--out", kept) == 0
+    found, expected = PrototypeTree.load(out), PrototypeTree.load(kept)
+    assert torch.equal(found.leaves[torch.from_numpy(readable)], expected.leaves)
+    assert found.leaves[[4, 17]].tolist() == [-1, -1]
+    assert torch.equal(found.prototypes[0], expected.prototypes[0])
+    np.savez(tmp_path / "z.npz", features=rows, readable=np.zeros(61, dtype=bool))
+    assert run_line(*line, "--overwrite") == 2
+    assert "none of the 61 images of" in capsys.readouterr().err
+
+
 def test_cluster_counts_images_before_the_work(
     files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,13 +41,16 @@ def cluster_options(parser: Parser) -> None:
 
 
 def cluster(config: Namespace) -> None:
+    import torch
+
     from hirl.data import open_images
     from hirl.explore.collection_source import check_row_count
-    from hirl.explore.feature_files import read_features
+    from hirl.explore.feature_files import read_features, readable_rows
     from hirl.explore.page import check_page_folder
     from hirl.explore.tree_text import level_table
     from hirl.hierarchy.builder import HierarchicalKMeans
     from hirl.hierarchy.levels import suggest_levels
+    from hirl.hierarchy.tree import ABSENT
     from hirl.terminal.progress import tree_progress
 
     check_new(config.out, overwrite=config.overwrite)
@@ -66,6 +69,9 @@ def cluster(config: Namespace) -> None:
     if config.images is not None:
         images = open_images(config.images)
         check_row_count(config.features, len(features), images)
+    count, readable = len(features), readable_rows(config.features, arrays)
+    if readable is not None:
+        features = features[readable]
     levels: Sequence[int] | None = config.levels
     if levels is None:
         suggested = suggest_levels(len(features))
@@ -74,9 +80,13 @@ def cluster(config: Namespace) -> None:
     rows = builder.rows_per_step(len(features), levels)
     with tree_progress(rows, levels, builder.max_steps) as progress:
         tree = builder(features, tuple(levels), seed=config.seed, progress=progress)
+    if readable is not None:
+        leaves = torch.full((count,), ABSENT)
+        leaves[torch.from_numpy(readable)] = tree.leaves
+        tree = replace(tree, leaves=leaves)
     tree.save(config.out)
     level_table(tree)
-    print(f"Wrote the tree of {len(tree.leaves):,} images to {config.out}")
+    print(f"Wrote the tree of {tree.count:,} images to {config.out}")
     if images is not None:
         _write_page(config, images, page)
 

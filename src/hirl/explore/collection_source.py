@@ -58,6 +58,8 @@ class Source:
     def without_features(self) -> list[BadImage]:
         """The images that could not be read when the features were made."""
         lost = ~self.z[0].isfinite().all(1)
+        if "readable" in self.arrays:
+            lost |= ~torch.from_numpy(np.array(self.arrays["readable"]))
         if self.paths is not None:
             lost |= (self.paths < 0).any(1)
         return [self._bad(index) for index in lost.nonzero().flatten().tolist()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 import zipfile
 from pathlib import Path
 
@@ -42,9 +43,27 @@ def read_features(path: Path) -> Arrays:
                 raise ValueError(f"{name} of {str(path)!r} must be of a float type, not {array.dtype}")
         elif name == "path" and (array.ndim != 2 or array.dtype.kind not in "iu" or array.min(initial=0) < -1):
             raise ValueError(f"path of {str(path)!r} must be an array of node numbers (N, L)")
+        elif name == "readable" and (array.ndim != 1 or array.dtype.kind != "b"):
+            raise ValueError(f"readable of {str(path)!r} must be an array of truth values (N,), not {array.dtype}")
         if not name.startswith("classes_") and len(array) != count:
             raise ValueError(f"{name} of {str(path)!r} has {len(array):,} rows, but the features have {count:,}")
     return arrays
+
+
+def readable_rows(path: Path, arrays: Arrays) -> np.ndarray | None:
+    """The numbers of the rows whose images could be read, if some could not, with a warning; else None."""
+    readable = arrays.get("readable")
+    if readable is None or readable.all():
+        return None
+    rows: np.ndarray = readable.nonzero()[0]
+    if len(rows) == 0:
+        raise ValueError(f"none of the {len(readable):,} images of {str(path)!r} could be read: there are no features")
+    warnings.warn(
+        f"{len(readable) - len(rows):,} of the {len(readable):,} images of {str(path)!r} could not be read and are "
+        "left out",
+        stacklevel=2,
+    )
+    return rows
 
 
 def images_of_paths(path: Path, arrays: Arrays) -> ImageSet:
