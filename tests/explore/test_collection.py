@@ -92,6 +92,28 @@ def test_what_embed_writes_is_read_again(runs: dict[str, Run], some: Path, tmp_p
     assert found.images.label_names == direct.images.label_names
 
 
+def test_the_tree_of_a_few_images_has_all_its_nodes(runs: dict[str, Run], some: Path, tmp_path: Path) -> None:
+    arrays = embed(runs["hirl"], some / "two", out=tmp_path / "z.npz", device="cpu", quiet=True)
+    own = runs["hirl"].tree
+    found = open_collection(tmp_path / "z.npz", quiet=True)
+    assert arrays["path"].max() + 1 < own.levels[0]
+    assert found.tree.levels == own.levels
+    assert torch.equal(found.tree.parents[0], own.parents[0])
+    assert torch.equal(found.tree.path(found.tree.leaves), torch.from_numpy(arrays["path"]))
+    for name, wrong, sentence in (
+        ("tree_levels", np.array([2, 1]), "must be the nodes per level"),
+        ("tree_levels", np.array([24.0, 6.0]), "must be the nodes per level"),
+        ("tree_parents_0", np.zeros(3, dtype=np.int64), "must be the parent of each of the 24 nodes of level 0"),
+        ("tree_parents_0", (arrays["tree_parents_0"] + 1) % 6, "does not agree with path"),
+    ):
+        np.savez(tmp_path / "wrong.npz", allow_pickle=False, **(arrays | {name: wrong}))
+        assert sentence in mistake(tmp_path / "wrong.npz")
+    older = {name: array for name, array in arrays.items() if not name.startswith("tree_")}
+    np.savez(tmp_path / "older.npz", allow_pickle=False, **older)
+    found = open_collection(tmp_path / "older.npz", quiet=True)
+    assert torch.equal(found.tree.path(found.tree.leaves), torch.from_numpy(arrays["path"]))
+
+
 def test_rows_without_features_are_left_out(photos: Path, features: Path, tmp_path: Path) -> None:
     """As of images that could not be read when they were embedded, but can be now."""
     rows = np.load(features)

@@ -29,14 +29,16 @@ def photos(tmp_path: Path) -> Path:
 def test_arrays_are_the_runs_own(runs: dict[str, Run], photos: Path) -> None:
     run = runs["hirl"]
     arrays = embed(run, photos, device="cpu", quiet=True)
-    names = ["image", "readable", "features", "z0", "z1", "z2", "path", "labels", "classes_0", "classes_1"]
-    assert list(arrays) == names
+    names = ["image", "readable", "features", "z0", "z1", "z2", "path", "tree_levels", "tree_parents_0", "labels"]
+    assert list(arrays) == [*names, "classes_0", "classes_1"]
     assert arrays["image"][0].endswith("cats/persian/0.png")
     assert arrays["features"].shape == (9, 16)
     assert arrays["z2"].shape == (9, 16)
     tree = run.tree
     leaves = tree.assign(torch.from_numpy(arrays["z0"]))
     assert np.array_equal(arrays["path"], tree.paths[leaves].numpy())
+    assert tuple(arrays["tree_levels"]) == tree.levels
+    assert np.array_equal(arrays["tree_parents_0"], tree.parents[0].numpy())
     assert arrays["classes_1"][arrays["labels"][0, 1]] == "cats"
     assert "path" not in embed(runs["base"], photos, device="cpu", quiet=True)
 

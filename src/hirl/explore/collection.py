@@ -17,6 +17,7 @@ from torch import Tensor
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.subset import Subset
 from hirl.explore.collection_source import Source, check_row_count, open_source
+from hirl.explore.path_tree import tree_of_paths
 from hirl.explore.readable import unreadable_images
 from hirl.hierarchy.builder import hierarchical_kmeans
 from hirl.hierarchy.levels import suggest_levels
@@ -167,7 +168,7 @@ def _tree(
         note = "the tree is as given" if found.tree_file is None else f"the tree is that of {found.tree_file}"
         return _with_leaves(tree, len(found.images), rows, z0, note)
     if path is not None and levels is None:
-        return _tree_of_paths(path, z0), ""
+        return tree_of_paths(found.path, found.arrays, path, z0), ""
 
     def report(level: int, step: int, _done: int) -> None:
         progress(f"level {level} of the tree", step, ITERATIONS)
@@ -190,23 +191,3 @@ def _with_leaves(tree: PrototypeTree, count: int, rows: Tensor, z0: Tensor, note
         return replace(tree, leaves=leaves), note
     note = f"{note}, built over {len(tree.leaves):,} images; the {len(rows):,} images here are assigned to its leaves"
     return replace(tree, leaves=tree.assign(z0)), note
-
-
-def _tree_of_paths(on: Tensor, z0: Tensor) -> PrototypeTree:
-    """The tree that paths (n, L) describe. Prototypes are the mean directions of their images.
-
-    Nodes without images are not known any more: they get the direction of all images and the first parent. So are the
-    tree's own prototypes: a further image is assigned by its path, the way of the default builder.
-    """
-    unit = F.normalize(z0.float(), dim=1)
-    overall = F.normalize(unit.mean(0), dim=0)
-    prototypes, parents = [], []
-    for level in range(on.shape[1]):
-        count = int(on[:, level].max()) + 1
-        sums = torch.zeros(count, unit.shape[1]).index_add_(0, on[:, level], unit)
-        empty = torch.linalg.vector_norm(sums, dim=1) < 1e-6
-        prototypes.append(torch.where(empty[:, None], overall, F.normalize(sums, dim=1)))
-        if level + 1 < on.shape[1]:
-            parents.append(torch.zeros(count, dtype=torch.int64).index_copy_(0, on[:, level], on[:, level + 1]))
-    by_path = len(prototypes) > 1
-    return PrototypeTree(tuple(prototypes), tuple(parents), on[:, 0].contiguous(), by_path=by_path)

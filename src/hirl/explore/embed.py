@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Arrays = dict[str, np.ndarray]
 KINDS = (".npz", ".parquet")
+NOT_ROWS = ("classes_", "tree_")  # how the names of arrays begin that have no row per image
 
 
 def embed(
@@ -51,7 +52,8 @@ def embed(
     readable  (N,) whether it could be read; if not, its features and z are NaN and its path is −1
     features  (N, width) of the encoder
     z0 … zL   (N, D) of the method's head and of the heads of the levels; only a run has them, and a baseline z0 alone
-    path      (N, L) nodes of the run's tree, fine → coarse, if there is a tree
+    path      (N, L) nodes of the run's tree, fine → coarse, if there is a tree; not in a .parquet file are its
+              tree_levels, (L,) nodes per level, and tree_parents_0 …, the parent of each node of a level but the last
     labels    (N, levels), the finest first, and classes_0 …, the class names of each level, if there are labels
 
     Args:
@@ -99,7 +101,8 @@ def embed(
     if tree is not None and z is not None:
         path = torch.full((len(images), len(tree.levels)), ABSENT)
         path[readable] = tree.path(tree.assign(z[readable, 0]))
-        arrays["path"] = path.numpy()
+        arrays |= {"path": path.numpy(), "tree_levels": np.array(tree.levels)}
+        arrays |= {f"tree_parents_{level}": parents.cpu().numpy() for level, parents in enumerate(tree.parents)}
     arrays |= _labels(images)
     if target is not None:
         _write(target, arrays)
@@ -152,6 +155,6 @@ def _table(arrays: Arrays) -> Table:
         elif array.ndim == 2:
             flat = pyarrow.array(np.ascontiguousarray(array).ravel())
             columns[name] = pyarrow.FixedSizeListArray.from_arrays(flat, array.shape[1])
-        elif not name.startswith("classes_"):
+        elif not name.startswith(NOT_ROWS):
             columns[name] = pyarrow.array(array)
     return pyarrow.table(columns)

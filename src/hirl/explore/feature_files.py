@@ -12,7 +12,7 @@ import torch
 
 from hirl.data.sources.files import FileImages
 from hirl.data.sources.image_set import ImageSet
-from hirl.explore.embed import Arrays
+from hirl.explore.embed import NOT_ROWS, Arrays
 
 _NOT_A_FILE = re.compile(r"\[\d+\]$")  # how sets without files name their images: shapes[12]
 
@@ -45,7 +45,7 @@ def read_features(path: Path) -> Arrays:
             raise ValueError(f"path of {str(path)!r} must be an array of node numbers (N, L)")
         elif name == "readable" and (array.ndim != 1 or array.dtype.kind != "b"):
             raise ValueError(f"readable of {str(path)!r} must be an array of truth values (N,), not {array.dtype}")
-        if not name.startswith("classes_") and len(array) != count:
+        if not name.startswith(NOT_ROWS) and len(array) != count:
             raise ValueError(f"{name} of {str(path)!r} has {len(array):,} rows, but the features have {count:,}")
     return arrays
 
