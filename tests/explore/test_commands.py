@@ -88,6 +88,19 @@ def test_cluster_leaves_out_what_could_not_be_read(
     assert "none of the 61 images of" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["tree", "tsne", "sample"])
+def test_a_tree_alone_is_recognised(
+    command: str, collection: Collection, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tree.safetensors"
+    collection.tree.save(file)
+    assert run_line(command, file) == 2
+    (sentence,) = capsys.readouterr().err.splitlines()
+    assert f"is a tree without features or images: use it as in hirl tree features.npy --data IMAGES --tree {file}" in (
+        sentence
+    )
+
+
 def test_cluster_counts_images_before_the_work(
     files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

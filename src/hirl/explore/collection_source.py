@@ -103,6 +103,11 @@ def open_source(
             arrays = read_features(path)
             images = images_of_paths(path, arrays) if data is None else open_images(data, split=split)
             return Source(path, path.stem, path.parent, None, images, arrays, given, given is not None, tree_file)
+        if _is_tree(path):
+            raise ValueError(
+                f"{str(path)!r} is a tree without features or images: use it as in hirl tree features.npy "
+                f"--data IMAGES --tree {path}"
+            )
     encoder = open_encoder(subject, method=method)
     run = encoder.run
     if run is None:
@@ -116,3 +121,14 @@ def open_source(
     tree = given if given is not None else encoder.tree
     name = run.folder.resolve().name
     return Source(run.folder, name, run.folder, encoder, images, arrays, tree, given is not None, tree_file)
+
+
+def _is_tree(path: Path) -> bool:
+    """Whether a file is one that `hirl cluster` wrote."""
+    if path.suffix.lower() != ".safetensors" or not path.is_file():
+        return False
+    try:
+        PrototypeTree.load(path)
+    except ValueError:
+        return False
+    return True
