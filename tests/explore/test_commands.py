@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,13 @@ pytestmark = pytest.mark.filterwarnings("default:.*left out:UserWarning")  # of 
 
 def run_line(*line: str | Path) -> int:
     return main([str(word) for word in line])
+
+
+def page_data(folder: Path) -> dict[str, Any]:
+    """The data inside a page."""
+    text = (folder / "index.html").read_text()
+    data: dict[str, Any] = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    return data
 
 
 @pytest.fixture
@@ -114,8 +122,7 @@ def test_cluster_counts_images_before_the_work(
 def test_the_page_holds_the_runs_leaves(runs: dict[str, Run]) -> None:
     folder = runs["hirl"].folder
     assert run_line("tree", folder, "--device", "cpu") == 0
-    text = (folder / "tree" / "index.html").read_text()
-    data = json.loads(text.split('id="data">')[1].split("</script>")[0])
+    data = page_data(folder / "tree")
     assert data["tree"] == tree_id(runs["hirl"].tree)
     assert data["levels"] == [24, 6]
     assert data["link"] is None  # images of an array have no files
@@ -153,6 +160,7 @@ def test_search(runs: dict[str, Run], photos: Path, tmp_path: Path, capsys: pyte
     assert run_line(*line) == 0
     found = json.loads((folder / "search" / "search.json").read_text())
     assert [level["level"] for level in found["levels"]] == [0, 1, 2]
+    assert page_data(folder / "search")["facts"][0] == f"among 60 images of {photos}"
     for level in found["levels"]:
         cosines = [image["cosine"] for image in level["images"]]
         assert len(cosines) == 5
@@ -188,11 +196,14 @@ def test_duplicates(runs: dict[str, Run], tmp_path: Path, capsys: pytest.Capture
     shutil.copy(tmp_path / "drawn" / "3.png", tmp_path / "drawn" / "again.png")
     folder = runs["hirl"].folder
     assert run_line("duplicates", folder, "--data", tmp_path / "drawn", "--device", "cpu") == 0
-    assert "1 of 13 images repeat another one (1 same file, 0 same pixels, 0 near)" in capsys.readouterr().out
+    assert "1 of 13 images repeat another one (bytes 1, pixels 0, near 0)" in capsys.readouterr().out
     assert (folder / "duplicates" / "drop.txt").read_text() == f"{tmp_path}/drawn/again.png\n"
     rows = list(csv.DictReader((folder / "duplicates" / "groups.csv").open(newline="")))
     assert [(row["group"], row["action"], row["kind"]) for row in rows] == [("0", "keep", ""), ("0", "drop", "bytes")]
     assert json.loads((folder / "duplicates" / "groups.json").read_text())[1]["file"].endswith("again.png")
+    (group,) = page_data(folder / "duplicates")["groups"]
+    assert group["heading"] == "Group 0"  # as in the lists, and so is the kind
+    assert group["captions"] == ["3.png", "bytes · again.png"]
     line = ("duplicates", folder, "--data", tmp_path / "drawn", "--device", "cpu")
     assert run_line(*line) == 0  # the lists are the same
     for file in ("drop.txt", "groups.csv", "groups.json"):

@@ -456,7 +456,7 @@ def test_25000_images_are_there_within_two_seconds(opened: Opener, tmp_path: Pat
         torch.randint(0, levels[0], (N,), generator=random),
     )
     z = torch.randn(N, 16, generator=random)
-    many = Collection("many", images, torch.arange(N), z, (z,), tree, "", (), tmp_path, None)
+    many = Collection("many", images.name, images, torch.arange(N), z, (z,), tree, "", (), tmp_path, None)
     write_tree_page(many, tmp_path / "tree")
     with opened(tmp_path / "tree" / "index.html") as page:
         assert page.locator("#children .card").count() == 43

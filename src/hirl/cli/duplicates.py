@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from jsonargparse import Namespace
 
@@ -14,8 +14,6 @@ from hirl.config.parser import Parser
 if TYPE_CHECKING:
     from hirl.explore.collection import Collection
     from hirl.explore.duplicates import Copies
-
-NAMES = {"bytes": "same file", "pixels": "same pixels", "near": "near"}
 
 
 def options(parser: Parser) -> None:
@@ -28,7 +26,7 @@ def options(parser: Parser) -> None:
 
 
 def run(config: Namespace) -> None:
-    from hirl.explore.duplicates import find_duplicates, measure_threshold
+    from hirl.explore.duplicates import Kind, find_duplicates, measure_threshold
     from hirl.explore.file_lists import check_unchanged, write_list
     from hirl.explore.gallery_page import Gallery, write_gallery
     from hirl.explore.page import check_page_folder, default_folder, page_folder
@@ -63,7 +61,7 @@ def run(config: Namespace) -> None:
                 if rows is not None:
                     write_list(aside / file, rows)
     kinds: list[str] = [copy.kind for group in groups for copy in group.copies]
-    counts = ", ".join(f"{kinds.count(kind)} {text}" for kind, text in NAMES.items())
+    counts = ", ".join(f"{kind} {kinds.count(kind):,}" for kind in get_args(Kind))
     print(f"{dropped:,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} groups")
     note = " and drop.txt" if lists["drop.txt"] is not None else " (no drop.txt: a name has a line break)"
     print(f"Page, groups.csv, groups.json{note} written to {folder}. {page_address(folder)}")
@@ -96,10 +94,10 @@ def _gallery_groups(collection: Collection, groups: list[Copies]) -> list[Any]:
         return Path(collection.images.path(image)).name
 
     made = []
-    for number, group in enumerate(groups, start=1):
+    for number, group in enumerate(groups):
         tiles = [Tile((collection.images, group.keep), name(group.keep), "keep")]
         for copy in group.copies:
-            kind = NAMES[copy.kind] if copy.kind != "near" else f"near, {copy.cosine:.4f}"
+            kind = copy.kind if copy.kind != "near" else f"near, {copy.cosine:.4f}"
             tiles.append(Tile((collection.images, copy.image), f"{kind} · {name(copy.image)}", "drop"))
         made.append(Group(f"Group {number}", tiles, f"{len(tiles)} images"))
     return made

@@ -70,7 +70,7 @@ def gallery_of(collection: Collection, query: ImageSet, found: list[Found]) -> G
             for image, cosine in zip(one.images, one.similarity, strict=True)
         ]
         groups.append(Group(f"Nearest in z{one.level}", tiles, note))
-    facts = [f"among {len(collection):,} images of {collection.images.name}", "by cosine"]
+    facts = [f"among {len(collection):,} images of {collection.data}", "by cosine"]
     return Gallery(f"{collection.name} · search", Path(query.path(0)).name, groups, facts)
 
 

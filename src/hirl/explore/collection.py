@@ -35,6 +35,7 @@ class Collection:
     """Row i of every tensor belongs to image i; images that cannot be read are not among them.
 
     name        what pages and figures call it
+    data        the name of the data set
     images      the n readable images
     rows        (n,) the place of each image in the data set, and in what `hirl embed` writes
     features    (n, width) of the encoder
@@ -47,6 +48,7 @@ class Collection:
     """
 
     name: str
+    data: str
     images: ImageSet
     rows: Tensor
     features: Tensor
@@ -127,6 +129,7 @@ def open_collection(
         made, note = _tree(found, rows, path, z[0], levels, progress)
     return Collection(
         name=found.name,
+        data=found.images.name,
         images=images,
         rows=rows,
         features=found.features[rows],

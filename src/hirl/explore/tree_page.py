@@ -55,7 +55,7 @@ def tree_data(collection: Collection, typical: Tensor, order: Tensor, folder: Pa
             labels.append({"names": list(names), "of": packed(images.labels[order, level], "i4")})
     return {
         "title": collection.name,
-        "source": images.name,
+        "source": collection.data,
         "note": collection.tree_note,
         "tree": tree_id(tree),
         "levels": list(tree.levels),
