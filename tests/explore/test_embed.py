@@ -110,7 +110,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no output": (["{run}"], "the option --out is missing"),
     "a file of no kind": (["{run}", "--out", "z.txt"], "one of .npz, .parquet"),
     "a folder that is not there": (["{run}", "--out", "no/z.npz"], "does not exist"),
-    "a plain encoder without images": (["resnet10t", "--out", "z.npz"], "does not name its images: give data"),
+    "a plain encoder without images": (
+        ["resnet10t", "--out", "z.npz"],
+        "does not name its images: give a folder or a known name with --data",
+    ),
     "another size than the run's": (
         ["{run}", "--image_size", "9", "--out", "z.npz"],
         "was trained with 16: leave it out",
