@@ -60,7 +60,7 @@ def main(epochs: int, start_epoch: int) -> None:
     tree = paths.tree
     if tree is not None:
         for level, nodes in enumerate(tree.levels):
-            agreement = normalized_mutual_info_score(digits.target, tree.path(tree.leaves)[:, level])
+            agreement = normalized_mutual_info_score(digits.target, tree.image_paths[:, level])
             print(f"level {level}: {nodes} nodes, normalised mutual information with the digits {agreement:.3f}")
 
 

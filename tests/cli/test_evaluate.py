@@ -128,7 +128,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no part to test on": (["{run}", "knn", "--data", "{unsplit}"], "ame the images to test on"),
     "a split that is not there": (["{run}", "knn", "--test_split", "holiday"], "has no split 'holiday'"),
     "missing images": (["{run}", "knn", "--data", "nowhere/"], "neither a path nor the name"),
-    "an encoder without images": (["resnet10t", "knn"], "give data"),
+    "an encoder without images": (["resnet10t", "knn"], "give a folder or a known name with --data"),
     "an encoder of another size": (["swin_tiny_patch4_window7_224", "knn", "--data", "{good}"], "16 × 16 pixels"),
     "another size than a run's": (["{run}", "knn", "--image_size", "32"], "was trained with 16"),
     "an unknown file": (["encoder.safetensors", "knn", "--data", "{good}"], "no run folder and no file"),

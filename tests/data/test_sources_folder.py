@@ -102,7 +102,9 @@ def test_folders_that_all_share_give_no_level(tmp_path: Path) -> None:
 
 def test_images_beside_class_folders_make_it_unlabelled_with_a_word(tmp_path: Path) -> None:
     root = images_at(tmp_path / "set", ["1.png", "a/1.png", "b/1.png"])
-    with pytest.warns(UserWarning, match="images beside its class folders"):
+    with pytest.warns(
+        UserWarning, match=r"images beside its class folders, .* unlabelled; move them into a class folder"
+    ):
         assert open_images(root).labels is None
     assert len(open_images(root, labelled=False)) == 3
     with pytest.raises(ValueError, match="labelled=True is not possible"):

@@ -184,7 +184,7 @@ def test_images_in_memory_and_of_two_sources() -> None:
         Colours(), KNN(ks=(1,)), data=(parts[0], shade), test_data=(parts[1], shade), device="cpu", quiet=True
     ).values()
     assert found.headline == {"3 classes": 1.0}
-    with pytest.raises(ValueError, match="ame the images to test on with test_data"):
+    with pytest.raises(ValueError, match="ame the images to test on with --test_data"):
         hirl.evaluate(Colours(), "knn", data=(parts[0], shade), quiet=True)
 
 
@@ -261,7 +261,7 @@ def test_modules_that_do_not_pool_and_other_things_are_refused(picture_files: Pa
         hirl.evaluate(nn.Identity(), QUICK, data=picture_files, quiet=True)
     with pytest.raises(ValueError, match="a dict is not an encoder"):
         hirl.evaluate({}, QUICK, data=picture_files, quiet=True)
-    with pytest.raises(ValueError, match="give data"):
+    with pytest.raises(ValueError, match="give a folder or a known name with --data"):
         hirl.evaluate(Colours(), QUICK, quiet=True)
     with pytest.raises(ValueError, match="there is no evaluation 'nearest': choose from knn, linear"):
         hirl.evaluate(Colours(), "nearest", data=picture_files, quiet=True)

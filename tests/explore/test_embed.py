@@ -95,13 +95,15 @@ def test_any_encoder_gives_features(runs: dict[str, Run], photos: Path, tmp_path
         embed("resnet10t", photos, method="x.Y", quiet=True)
 
 
-def test_the_encoder_loads_without_hirl(runs: dict[str, Run]) -> None:
-    """The lines of docs/explore.md, run as they stand but for the path."""
+def test_the_encoder_loads_without_hirl(runs: dict[str, Run], photos: Path) -> None:
+    """The lines of docs/explore.md, run as they stand but for the paths."""
     text = (Path(__file__).parents[2] / "docs" / "explore.md").read_text(encoding="utf-8")
     (snippet,) = [block.partition("```")[0] for block in text.split("```python\n")[1:] if "create_model" in block]
     assert "hirl" not in snippet
     names: dict[str, Any] = {}
-    exec(snippet.replace("runs/x", str(runs["hirl"].folder)), names)
+    query = str(photos / "dogs" / "poodle" / "0.png")
+    exec(snippet.replace("runs/x", str(runs["hirl"].folder)).replace("query.jpg", query), names)
+    assert names["features"].shape == (1, 16)
     images = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         torch.testing.assert_close(names["encoder"].eval()(images), runs["hirl"].encoder(images))
@@ -112,7 +114,10 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no output": (["{run}"], "the option --out is missing"),
     "a file of no kind": (["{run}", "--out", "z.txt"], "one of .npz, .parquet"),
     "a folder that is not there": (["{run}", "--out", "no/z.npz"], "does not exist"),
-    "a plain encoder without images": (["resnet10t", "--out", "z.npz"], "does not name its images: give data"),
+    "a plain encoder without images": (
+        ["resnet10t", "--out", "z.npz"],
+        "does not name its images: give a folder or a known name with --data",
+    ),
     "another size than the run's": (
         ["{run}", "--image_size", "9", "--out", "z.npz"],
         "was trained with 16: leave it out",

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -169,6 +170,19 @@ def test_bfloat16_autocast(paths: SemanticPaths, features: torch.Tensor) -> None
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in paths.parameters())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_z0_of_another_float_type_than_the_heads(
+    paths: SemanticPaths, features: torch.Tensor, dtype: torch.dtype
+) -> None:
+    paths.refresh(features)
+    z0, index = features[:10].to(dtype).requires_grad_(), torch.arange(10)
+    loss = paths(z0, index)
+    assert float(loss) == pytest.approx(float(paths(z0.float(), index)), rel=1e-6)
+    loss.backward()
+    assert z0.grad is not None
+    assert bool(z0.grad.isfinite().all())
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -177,7 +191,17 @@ def test_bfloat16_autocast(paths: SemanticPaths, features: torch.Tensor) -> None
         (lambda p, f: p(f[:4], torch.tensor([0, 1, 2, 100])), r"0 … 99.*100"),
         (lambda p, f: p(f[:4], torch.tensor([0, 1, 2, -1])), r"0 … 99.*-1"),
         (lambda p, f: p(f[:4], torch.arange(4.0)), "int64.*float32"),
-        (lambda p, f: p(f[:4], torch.arange(3)), r"\(4,\).*\(3,\)"),
+        (lambda p, f: p(f[:4], torch.arange(3)), "^index must have a number for each of the 4 images of z0, not 3$"),
+        (
+            lambda p, f: p(f[:3], [0, 1, 2]),
+            r"^index must be an int64 tensor of shape \(B,\), not a list: torch.as_tensor",
+        ),
+        (lambda p, f: p(f[:3], np.arange(3)), r"^index must be an int64 tensor of shape \(B,\), not a numpy array: "),
+        (lambda p, f: p(f[:3].long(), torch.arange(3)), r"^z0 must be a float tensor.* not torch.int64 \(3, 8\)"),
+        (lambda p, f: p(f[:3].numpy(), torch.arange(3)), "^z0 must be a float tensor.* not a numpy array"),
+        (lambda p, _: p.find_leaves([0, 1, 2]), "int64 tensor.*not a list"),
+        (lambda p, f: p.refresh(f, index=list(range(100))), r"int64 tensor of shape \(N,\), not a list"),
+        (lambda p, f: p.refresh(torch.cat((f, f[:, :1]), 1)), "^features have 9 columns, but dim.* is 8$"),
         (lambda p, f: p(f[:4, :5], torch.arange(4)), r"\(B, 8\), not \(4, 5\)"),
         (lambda p, f: p.encode(f[0]), r"\(B, 8\), not \(8,\)"),
         (lambda p, f: p.refresh(f[:5]), "12 clusters of only 5 rows"),

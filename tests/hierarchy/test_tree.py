@@ -67,7 +67,9 @@ def test_images_without_a_leaf_are_in_no_node(tree: PrototypeTree, tmp_path: Pat
     assert loaded.images(0, 4).tolist() == [0, 6]
     assert loaded.images(2, 1).tolist() == [0, 2, 4, 6]
     assert repr(loaded) == "PrototypeTree(levels=(5, 3, 2), dim=4, images=5)"
-    with pytest.raises(ValueError, match="there is no leaf -1"):
+    with pytest.raises(
+        ValueError, match="there is no leaf -1, which stands for an image not in the tree: use image_paths"
+    ):
         loaded.path(loaded.leaves)
 
 

@@ -65,6 +65,7 @@ def test_a_truncated_file_is_refused(file: Path) -> None:
 
 
 def test_a_run_without_an_encoder_says_so(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
     with pytest.raises(ValueError, match="has no encoder yet: training writes it after its last epoch"):
         _ = Run(tmp_path).encoder
 

@@ -14,6 +14,9 @@ from PIL import Image
 
 from hirl import Run, pretrain
 from hirl.cli.main import main
+from hirl.data.sources.image_list import ImageList, Listed, find_differences, list_images
+from hirl.data.sources.memory import in_memory
+from hirl.data.sources.opening import open_images
 from hirl.explore.embed import embed
 from hirl.methods import MoCoV2
 from hirl.runs.images_file import read_images
@@ -122,6 +125,37 @@ def test_changed_images_are_reported_and_a_run_does_not_continue_with_them(
         (warning,) = [line for line in capsys.readouterr().err.splitlines() if "not those that" in line]
         assert "(2 added, 1 removed, 1 changed); name others with --data" in warning
         assert code == (2 if line[0] == "evaluate" else 0)  # without labels
+
+
+def listed(folder: Path) -> ImageList:
+    return list_images(in_memory(open_images(folder)), folder, hashes=True)
+
+
+def test_a_broken_link_is_listed_by_its_name(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    make_photos(photos, 0, count=6)
+    (photos / "03b.png").symlink_to(tmp_path / "nowhere.png")
+    before = listed(photos)
+    assert [image.name for image in before.images][3:5] == ["03.png", "03b.png"]
+    numbered = [
+        image._replace(name="4", size="768", digest="") if row == 4 else image
+        for row, image in enumerate(before.images)
+    ]
+    earlier = ImageList(tuple(numbered))  # as versions before wrote it
+    for old in (before, earlier):
+        assert find_differences(old, listed(photos)) is None
+    (photos / "01.png").unlink()
+    for old in (before, earlier):
+        assert find_differences(old, listed(photos)) == "1 removed"
+    (photos / "03b.png").unlink()
+    for old in (before, earlier):
+        assert find_differences(old, listed(photos)) == "2 removed"
+
+
+def test_rows_without_files_are_numbered() -> None:
+    three, four = (ImageList(tuple(Listed(str(row)) for row in range(count))) for count in (3, 4))
+    assert find_differences(three, four) == "1 added"
+    assert find_differences(four, three) == "1 removed"
 
 
 def test_arrays_are_known_by_their_content(tmp_path: Path) -> None:

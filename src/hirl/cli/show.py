@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from jsonargparse import ArgumentParser, Namespace
@@ -65,10 +66,11 @@ def show_run(run: Run) -> None:
     if faults := find_faults(run):
         console.print(escape(f"broken: {', '.join(faults)}"), style="yellow", highlight=False, soft_wrap=True)
     for name in ("loss_image", "loss_spd"):
-        values = [line[name] for line in lines if isinstance(line.get(name), float)]
-        if any(values):
+        if losses := loss_course(lines, name):
             console.print(
-                f"{name:<12} {sparkline(values)} {values[0]:.4f} → {values[-1]:.4f}", highlight=False, soft_wrap=True
+                f"{name:<12} {sparkline(losses.values)} {losses.first:.4f} → {losses.last:.4f}",
+                highlight=False,
+                soft_wrap=True,
             )
     figures = {
         name: value
@@ -97,6 +99,36 @@ def show_run(run: Run) -> None:
         console.print(f"started {len(started)} time(s), last with {versions}", highlight=False, soft_wrap=True)
         console.print(escape("command: " + " ".join(started[-1]["command"])), highlight=False, soft_wrap=True)
     console.print(escape(yaml.safe_dump(config, sort_keys=False, allow_unicode=True)), highlight=False, soft_wrap=True)
+
+
+class LossCourse(NamedTuple):
+    """A loss over time, and its means over the first and the last epoch that has it."""
+
+    values: list[float]
+    first: float
+    last: float
+
+
+def loss_course(lines: Sequence[dict[str, Any]], name: str) -> LossCourse | None:
+    """The course of a loss; None if there is none, or if it was always 0, as L_SPD is before the first tree.
+
+    The first epoch is one value, its mean: a contrastive loss begins low, while a queue is still empty.
+    """
+    epochs: dict[int, list[tuple[float, int]]] = {}  # (loss, steps) per report, by epoch
+    done = 0
+    for line in lines:
+        if isinstance(line.get(name), float):
+            if line[name] != 0:
+                epochs.setdefault(math.ceil(line["epoch"]), []).append((line[name], max(1, line["step"] - done)))
+            done = line["step"]
+    if not epochs:
+        return None
+    means = [
+        sum(loss * steps for loss, steps in reports) / sum(steps for _, steps in reports)
+        for reports in (epochs[min(epochs)], epochs[max(epochs)])
+    ]
+    first, *later = ([loss for loss, _ in reports] for reports in epochs.values())
+    return LossCourse([means[0], *chain(*later)] if later else first, *means)
 
 
 def _results_table(results: dict[Path, dict[str, Any]]) -> Table:

@@ -46,16 +46,16 @@ class ImageRequest:
             train = self.train()
             if labelled and train.labels is None:
                 raise ValueError(
-                    f"{train.name} has no labels, but this evaluation needs them: name labelled images with data, in "
-                    "folders such as train/cat/1.jpg and val/cat/2.jpg. Without labels, hirl embed and hirl cluster "
+                    f"{train.name} has no labels, but this evaluation needs them: name labelled images with --data, "
+                    "in folders such as train/cat/1.jpg and val/cat/2.jpg. Without labels, hirl embed and hirl cluster "
                     "show what was learnt."
                 ) from error
             raise ValueError(
                 f"{train.name} has no parts such as train and val, but this evaluation learns from some images and is "
-                "tested on others: name the images to test on with test_data."
+                "tested on others: name the images to test on with --test_data."
             ) from error
         except ValueError as error:
-            raise ValueError(f"{error} Name the images to test on with test_data or test_split.") from error
+            raise ValueError(f"{error} Name the images to test on with --test_data or --test_split.") from error
 
     def _open(self, source: Any, split: str | None) -> ImageSet:
         key = (source is self.test_data, split)
@@ -76,7 +76,7 @@ def request_images(
     """The request with the defaults of the encoder's run: its images, wherever they are now, and its split."""
     if data is None:
         if encoder.run is None:
-            raise ValueError(f"{encoder.name} does not name its images: give data, a folder or a known name")
+            raise ValueError(f"{encoder.name} does not name its images: give a folder or a known name with --data")
         data = locate_images(encoder.run)
         split = encoder.run.config["split"] if split is None else split
     return ImageRequest(data, test_data, split, test_split, encoder.channels or channels or 3)

@@ -28,7 +28,9 @@ def check_level(level: int, images: ImageSet) -> None:
 def labels_of_part(images: ImageSet) -> Tensor:
     """The labels (N, levels) of one part, checked: each level has two classes or more, and each class an image."""
     if images.labels is None:
-        raise ValueError(f"{images.name} has no labels, but this evaluation needs them: name labelled images")
+        raise ValueError(
+            f"{images.name} has no labels, but this evaluation needs them: name labelled images with --data"
+        )
     for level, names in enumerate(images.label_names):
         if len(names) < 2:
             raise ValueError(

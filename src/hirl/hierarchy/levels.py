@@ -32,7 +32,9 @@ def suggest_levels(N: int) -> Levels:
     Smaller sets get fewer images per leaf, so that the tree keeps enough leaves to distinguish images; levels that
     would have a single node are left out.
     """
-    if not isinstance(N, SupportsIndex) or int(N) < 4:
+    if not isinstance(N, SupportsIndex):
+        raise ValueError(f"N, the number of images, must be a whole number such as 1000, not {N!r}")
+    if int(N) < 4:
         raise ValueError(f"a hierarchy needs at least 4 images, not {N!r}")
     per_leaf = max(2.0, SMALL_SET_PER_LEAF * (N / SMALL_SET) ** GROWTH)
     leaves = max(2, _two_digits(N / per_leaf))

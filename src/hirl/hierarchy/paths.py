@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.ranks import Ranks
-from hirl.hierarchy.rows import Features
+from hirl.hierarchy.rows import Features, UnitRows
 from hirl.hierarchy.spd import Sampling, check_sampling, spd_loss
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
 
@@ -81,8 +82,9 @@ class SemanticPaths(nn.Module):
         self._tree = tree
 
     def encode(self, z0: Tensor) -> Tensor:
-        """Return z¹…zᴸ (B, L, D) of z⁰ (B, D)."""
+        """Return z¹…zᴸ (B, L, D) of z⁰ (B, D), which may be of another float type than the heads."""
         self._check_z0(z0, "z0")
+        z0 = z0.to(next(self.heads.parameters()).dtype)
         return torch.stack([head(z0) for head in self.heads], dim=1)
 
     def forward(
@@ -109,6 +111,10 @@ class SemanticPaths(nn.Module):
             self._check_z0(target, "target")
             if len(target) != len(z0):
                 raise ValueError(f"target must have a row for each of the {len(z0)} images of z0, not {len(target)}")
+        if index is not None:
+            _check_index(index, "B")
+            if len(index) != len(z0):
+                raise ValueError(f"index must have a number for each of the {len(z0)} images of z0, not {len(index)}")
         if self.tree is None:
             return torch.stack([parameter.sum() for parameter in self.parameters()]).sum() * 0.0
         if self.tree.device != z0.device:
@@ -145,8 +151,7 @@ class SemanticPaths(nn.Module):
         if target is not None:
             return tree.assign(target.detach())
         assert index is not None
-        if index.ndim != 1 or index.dtype != torch.int64:
-            raise ValueError(f"index must be int64 of shape (B,), not {index.dtype} {tuple(index.shape)}")
+        _check_index(index, "B")
         # Not on a GPU, where reading the values would make every step wait.
         if index.device.type == "cpu" and len(index):
             first, last = int(index.min()), int(index.max())
@@ -173,6 +178,11 @@ class SemanticPaths(nn.Module):
         fills up its last batch. None may be missing, unless `images`, the size of the data set, is given: then the leaf
         of an image without a row is −1. `anew`: start from nothing, for a tree that depends on the features alone.
         """
+        columns = UnitRows(features).dim
+        if columns != self.dim:
+            raise ValueError(f"features have {columns} columns, but dim, the dimension of z0, is {self.dim}")
+        if index is not None:
+            _check_index(index, "N")
         init = None if anew else self.tree
         tree = self.builder(features, self.levels, seed=seed, init=init, index=index, group=group, progress=progress)
         if len(tree.leaves) != len(features):
@@ -212,8 +222,23 @@ class SemanticPaths(nn.Module):
         return f"dim={self.dim}, levels={self.levels}, negatives={self.negatives}, weight={self.weight}"
 
     def _check_z0(self, z0: Tensor, name: str) -> None:
+        if not isinstance(z0, Tensor) or not z0.is_floating_point():
+            raise ValueError(f"{name} must be a float tensor of shape (B, {self.dim}), not {_kind(z0)}")
         if z0.ndim != 2 or z0.shape[1] != self.dim:
             raise ValueError(f"{name} must be of shape (B, {self.dim}), not {tuple(z0.shape)}")
+
+
+def _check_index(index: Tensor, rows: str) -> None:
+    if not isinstance(index, Tensor) or index.ndim != 1 or index.dtype != torch.int64:
+        remedy = "" if isinstance(index, Tensor) else ": torch.as_tensor(index) makes one"
+        raise ValueError(f"index must be an int64 tensor of shape ({rows},), not {_kind(index)}{remedy}")
+
+
+def _kind(value: object) -> str:
+    """A tensor by its type and shape, anything else by its class."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {tuple(value.shape)}"
+    return "a numpy array" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
 def _head(dim: int, layers: int) -> nn.Sequential:

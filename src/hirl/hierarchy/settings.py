@@ -17,7 +17,8 @@ class Hierarchy:
     Args:
         levels: Prototypes per level, fine to coarse; by default fitted to the number of images.
         negatives: Negative paths per image; null for all.
-        start_epoch: T₁, the first epoch with a tree, counted from 0; by default after a tenth of the epochs.
+        start_epoch: T₁, the first epoch with a tree, counted from 0. By default half of the epochs if the method's
+            arguments are chosen for the images, else, for a method with arguments or a recipe, a tenth of them.
         head_layers: Linear layers per head h_l.
         weight: Factor on L_SPD; 1 as in Eq. 4.
         features: What is clustered: "pass" embeds all images, uncropped and in eval mode, as the paper does; "bank"

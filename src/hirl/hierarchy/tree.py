@@ -102,6 +102,8 @@ class PrototypeTree:
         if leaves.device.type == "cpu" and leaves.numel():  # on a GPU, reading the values would make the caller wait
             lowest, highest = int(leaves.min()), int(leaves.max())
             if lowest < 0 or highest >= self.levels[0]:
+                if lowest == ABSENT and leaves.ndim:
+                    raise ValueError("there is no leaf -1, which stands for an image not in the tree: use image_paths")
                 wrong = lowest if lowest < 0 else highest
                 raise ValueError(f"there is no leaf {wrong}: the tree has {self.levels[0]}, counted from 0")
         return self.paths[leaves]

@@ -81,11 +81,17 @@ class Run:
     def exists(self) -> bool:
         return self.config_file.is_file()
 
+    def check_exists(self) -> None:
+        """Raise a ValueError if there is no run."""
+        if not self.folder.exists():
+            raise ValueError(f"there is no run folder {str(self.folder)!r}")
+        if not self.exists:
+            raise ValueError(f"{str(self.folder)!r} is not a run folder: it has no config.yaml")
+
     @property
     def config(self) -> dict[str, Any]:
         """The resolved configuration as this version writes it, whichever version wrote the file."""
-        if not self.exists:
-            raise ValueError(f"{str(self.folder)!r} is not a run folder: it has no config.yaml")
+        self.check_exists()
         damaged = f"{str(self.config_file)!r} is damaged"
         try:
             options = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
@@ -234,6 +240,7 @@ class Run:
 
         found = find_tree(self)
         if found is None:
+            self.check_exists()
             raise ValueError(f"{str(self.folder)!r} has no tree: it is a baseline, or has not reached its first one")
         return found
 

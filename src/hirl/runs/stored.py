@@ -50,6 +50,7 @@ def find_encoder(run: Run, *, method: str | type[Method] | None = None) -> Store
             raise ValueError(f"{str(run.folder)!r} has neither encoder.safetensors nor last.ckpt: its encoder is lost")
         if run.saved:
             raise ValueError(f"{str(run.folder)!r} is unfinished and its last.ckpt is missing: there is no encoder")
+        run.check_exists()
         raise ValueError(f"{str(run.folder)!r} has no encoder yet: training writes it after its last epoch")
     trained = load_trained(run, method=method)
     built, plan = trained.method, trained.method.plan

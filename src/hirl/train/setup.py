@@ -79,11 +79,11 @@ def check_arguments(*, batch_size: int | None, accumulate: int, **others: int | 
 def check_fork(hierarchy: Hierarchy | None, *, epochs: int, stage_one: Any, fork_at: Collection[int]) -> None:
     """Check which run keeps states and which starts from one."""
     if hierarchy is None and stage_one is not None:
-        raise ValueError("stage_one is for runs with a hierarchy: a baseline has only one stage")
+        raise ValueError("--stage_one is for runs with a hierarchy: a baseline has only one stage")
     if hierarchy is not None and fork_at:
-        raise ValueError("fork_at is for baselines (hierarchy null): runs with a hierarchy start from their states")
+        raise ValueError("--fork_at is for baselines (--hierarchy null): runs with a hierarchy start from their states")
     if any(not 1 <= epoch < epochs for epoch in fork_at):
-        raise ValueError(f"fork_at must be epochs from 1 to {epochs - 1}, not {', '.join(map(str, fork_at))}")
+        raise ValueError(f"--fork_at must be epochs from 1 to {epochs - 1}, not {', '.join(map(str, fork_at))}")
 
 
 def check_image_count(
@@ -100,10 +100,15 @@ def check_image_count(
     if hierarchy is not None:
         hierarchy.levels_for(N)
         start = hierarchy.start_for(epochs)
+        if epochs < 2:
+            raise ValueError(
+                f"a hierarchy needs at least 2 epochs, of which the first has no tree yet, not {epochs}: use more "
+                "--epochs, or --hierarchy null for a baseline"
+            )
         if start >= epochs:
             raise ValueError(
-                f"the hierarchy would start after epoch {start} of {epochs} and never have a tree: use more epochs, "
-                f"an earlier hierarchy.start_epoch (at most {epochs - 1}), or hierarchy null for a baseline"
+                f"the hierarchy would start after epoch {start} of {epochs} and never have a tree: use more --epochs, "
+                f"an earlier --hierarchy.start_epoch (at most {epochs - 1}), or --hierarchy null for a baseline"
             )
 
 

@@ -171,7 +171,7 @@ def test_data_that_has_no_boxes_is_refused(coco: Coco, picture_files: Path) -> N
         hirl.evaluate("resnet10t", SMALL, data=picture_files.parent, **options)
     with pytest.raises(ValueError, match="a Tensor has no boxes"):
         hirl.evaluate("resnet10t", SMALL, data=torch.zeros(4, 3, 8, 8), **options)
-    with pytest.raises(ValueError, match="is one part alone: name the annotations to test on with test_data"):
+    with pytest.raises(ValueError, match="is one part alone: name the annotations to test on with --test_data"):
         hirl.evaluate("resnet10t", SMALL, data=coco() / "annotations/instances_train.json", **options)
 
 

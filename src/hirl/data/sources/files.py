@@ -42,6 +42,10 @@ class FileImages(ImageSet):
     def __len__(self) -> int:
         return len(self._ends)
 
+    @property
+    def has_files(self) -> bool:
+        return True
+
     def path(self, index: int) -> str:
         start = int(self._ends[index - 1]) if index else 0
         file_name = os.fsdecode(self._names[start : int(self._ends[index])])

@@ -69,5 +69,5 @@ def _explain_no_labels(flat: bool, name: str, *, required: bool) -> None:
         raise ValueError(f"{problem}, so labelled=True is not possible.")
     if not flat:
         warnings.warn(
-            f"{problem}, so it is treated as unlabelled; pass labelled=False if this is intended.", stacklevel=4
+            f"{problem}, so it is treated as unlabelled; move them into a class folder to have labels.", stacklevel=4
         )

@@ -1,7 +1,8 @@
 """A list of the images of a set, by which the same images are found and recognised later.
 
 An image that is a file has its path, its size and, in a set small enough to be held in memory, a hash of its content.
-Any other image has its number, and a hash of its pixels if they are in memory.
+A file that is missing, such as the target of a broken link, has its path alone. Any other image has its number, and a
+hash of its pixels if they are in memory.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ def _listed(images: ImageSet, place: Path | None, *, read: bool) -> Iterator[Lis
     for index in range(len(images)):
         path = images.path(index)
         size = _file_size(path)
-        if size is not None:
+        if size is not None or images.has_files:
             inside = start is not None and path.startswith(start)
             name = path[len(start) :] if inside and start is not None else full_path(path)
-            yield Listed(one_line(name), size, _file_hash(path) if read else "")
+            yield Listed(one_line(name), size or "", _file_hash(path) if read else "")
         elif images.pixels is not None:
             pixels = np.ascontiguousarray(images.pixels[index].cpu().numpy())
             yield Listed(str(index), str(pixels.nbytes), _hash(pixels.data))
@@ -82,7 +83,8 @@ def _listed(images: ImageSet, place: Path | None, *, read: bool) -> Iterator[Lis
 
 def find_differences(old: ImageList, new: ImageList) -> str | None:
     """How the new list differs from the old one, with counts; None if they hold the same images in the same order."""
-    before, now = ({image.name: image for image in one.images} for one in (old, new))
+    listed = _with_missing_files(old, new)
+    before, now = ({image.name: image for image in one} for one in (listed, new.images))
     counts = {
         "added": len(now.keys() - before.keys()),
         "removed": len(before.keys() - now.keys()),
@@ -90,11 +92,27 @@ def find_differences(old: ImageList, new: ImageList) -> str | None:
     }
     if any(counts.values()):
         return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    if [image.name for image in old.images] != [image.name for image in new.images]:
+    if [image.name for image in listed] != [image.name for image in new.images]:
         return "all in another order"
     if old.fingerprint and new.fingerprint and old.fingerprint != new.fingerprint:
         return "other content"
     return None
+
+
+def _with_missing_files(old: ImageList, new: ImageList) -> tuple[Listed, ...]:
+    """The old images, with missing files by their names.
+
+    Earlier versions listed a missing file by its row number. The order of the images gives it its name.
+    """
+    known = {image.name for image in old.images}
+    missing = iter(
+        [
+            image
+            for row, image in enumerate(new.images)
+            if not image.size and image.name != str(row) and image.name not in known
+        ]
+    )
+    return tuple(next(missing, image) if image.name == str(row) else image for row, image in enumerate(old.images))
 
 
 def path_of(source: Any) -> Path | None:

@@ -71,6 +71,11 @@ class ImageSet(ABC):
         """
 
     @property
+    def has_files(self) -> bool:
+        """Whether each image is a file of its own, to which `path` leads."""
+        return False
+
+    @property
     def default_size(self) -> int:
         """The side in pixels of views and evaluation images by default: that of small images in memory, else 224."""
         return LARGE_IMAGE_SIZE if self.pixels is None else int(min(self.pixels.shape[-2:]))

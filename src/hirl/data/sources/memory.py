@@ -25,6 +25,10 @@ class ImagesInMemory(ArrayImages):
         self.readable = readable
         self._images = images
 
+    @property
+    def has_files(self) -> bool:
+        return self._images.has_files
+
     def path(self, index: int) -> str:
         return self._images.path(index)
 

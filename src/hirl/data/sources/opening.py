@@ -38,7 +38,7 @@ def open_images(
     download: bool = False,
 ) -> ImageSet:
     """`open_source` for sources with an index: all except tar shards, which can only be streamed."""
-    opened = open_source(source, split=split, channels=channels, labelled=labelled, root=root, download=download)
+    opened = _open(source, split, channels, labelled, root, download, streams=False)
     if isinstance(opened, ImageStream):
         raise ValueError(f"{opened.name} is a stream without an index; unpack the tar shards to use it here.")
     return opened
@@ -64,6 +64,20 @@ def open_source(
         root: For torchvision's data sets: the folder that holds them; `source` is then always a name.
         download: For torchvision's data sets: whether to download a missing set.
     """
+    return _open(source, split, channels, labelled, root, download, streams=True)
+
+
+def _open(
+    source: Any,
+    split: str | None,
+    channels: int,
+    labelled: bool | None,
+    root: str | os.PathLike[str] | None,
+    download: bool,
+    *,
+    streams: bool,
+) -> ImageSet | ImageStream:
+    """streams: whether the caller takes tar shards, for the advice to a user who gave something else."""
     if channels not in (1, 3):
         raise ValueError(f"channels={channels!r} is not possible; choose 3 (colour) or 1 (greyscale).")
     if isinstance(source, ImageSet | ImageStream):
@@ -71,7 +85,7 @@ def open_source(
     if is_hugging_face(source):
         return open_hugging_face(source, split=split, channels=channels)
     if isinstance(source, str | os.PathLike):
-        return _open_text(os.fspath(source), split, channels, labelled, root, download)
+        return _open_text(os.fspath(source), split, channels, labelled, root, download, streams=streams)
     images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     if isinstance(images, np.ndarray | Tensor):
         no_splits(split, name="An array")
@@ -96,6 +110,8 @@ def _open_text(
     labelled: bool | None,
     root: str | os.PathLike[str] | None,
     download: bool,
+    *,
+    streams: bool,
 ) -> ImageSet | ImageStream:
     path = Path(text).expanduser()
     drawn = _SHAPES_NAME.fullmatch(text)
@@ -115,9 +131,8 @@ def _open_text(
         return open_npz(path, split=split, channels=channels)
     if path.name.lower().endswith(SUFFIXES):
         return open_shards(path, [path], split=split, channels=channels)
-    raise ValueError(
-        f"{one_line(text)} is not a set of images; pass a folder, a .npz file or tar shards ({', '.join(SUFFIXES)})."
-    )
+    kinds = f"a folder, a .npz file or tar shards ({', '.join(SUFFIXES)})" if streams else "a folder or a .npz file"
+    raise ValueError(f"{one_line(text)} is not a set of images; pass {kinds}.")
 
 
 def _open_shapes(size: int, split: str | None, channels: int) -> ImageSet:

@@ -32,5 +32,9 @@ class Subset(ImageSet):
         except BadImage as bad:  # a replacement is searched among these images
             raise BadImage(index, bad.path, bad.reason) from bad
 
+    @property
+    def has_files(self) -> bool:
+        return self._images.has_files
+
     def path(self, index: int) -> str:
         return self._images.path(int(self._chosen[index]))

@@ -77,7 +77,7 @@ class Detection(Evaluation):
         source, split = _path(request.data), request.split or "train"
         train = open_detection(source, split, segment=self.segment, channels=request.channels)
         if request.test_data is None and source.is_file():
-            raise ValueError(f"{str(source)!r} is one part alone: name the annotations to test on with test_data")
+            raise ValueError(f"{str(source)!r} is one part alone: name the annotations to test on with --test_data")
         test = open_detection(
             source if request.test_data is None else _path(request.test_data),
             request.test_split or "val",
