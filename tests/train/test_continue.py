@@ -36,7 +36,7 @@ def old(picture_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     return {
         "data": config["data"],
         "method": DINO(**config["method"]["init_args"]),
-        "hierarchy": Hierarchy(levels=(24, 6), negatives=5, start_epoch=1, builder=ALG_1),
+        "hierarchy": Hierarchy(levels=(24, 6), negatives=5, start_epoch=1, bank_momentum=0, builder=ALG_1),
         "out": "run",
         "accelerator": "cpu",
         "devices": 1,
@@ -55,12 +55,11 @@ def test_a_run_of_an_earlier_version_continues(old: dict[str, Any], capsys: pyte
 
 
 def test_a_run_of_an_earlier_version_keeps_its_clustering(old: dict[str, Any]) -> None:
-    """Then there was Alg. 1 alone, which is no longer the default."""
+    """Then there was Alg. 1 alone, over z⁰ of the last epoch, which is no longer the default."""
     settings: dict[str, Any] = {"levels": (24, 6), "negatives": 5, "start_epoch": 1}
-    with pytest.raises(
-        ValueError, match=r"\(hierarchy\.builder\.init_args\.order: bottom-up → top-down\).*config\.yaml"
-    ):
+    changed = r"\(hierarchy\.bank_momentum: 0\.0 → 0\.7; hierarchy\.builder\.init_args\.order: bottom-up → top-down\)"
+    with pytest.raises(ValueError, match=rf"{changed}.*config\.yaml"):
         pretrain(**old | {"hierarchy": Hierarchy(**settings)})
-    other = Hierarchy(**settings, builder=replace(ALG_1, iterations=30))
+    other = Hierarchy(**settings, bank_momentum=0, builder=replace(ALG_1, iterations=30))
     with pytest.raises(ValueError, match=r"\(hierarchy\.builder\.init_args\.iterations: 20 → 30\)"):
         pretrain(**old | {"hierarchy": other})
