@@ -72,22 +72,22 @@ class Bank:
         own = self.own(ranks)
         if self.momentum == 0:
             return own, self.features[own]
-        latest = self._gathered(ranks).float()
+        latest = self._gathered(own, ranks).float()
         if self.means is not None:
             latest = F.normalize(self.momentum * self.means.float() + (1 - self.momentum) * latest, dim=1)
         self.means = latest.half()
         return own, self.means[own]
 
-    def _gathered(self, ranks: Ranks) -> Tensor:
+    def _gathered(self, own: Tensor, ranks: Ranks) -> Tensor:
         """Return the latest z⁰ of all images, (N, D), from their owners; 0 for images without one."""
         mine = torch.zeros_like(self.features)
-        own = self.own(ranks)
         mine[own] = self.features[own]
         return ranks.sum(mine)
 
     def state_dict(self, ranks: Ranks) -> dict[str, Tensor]:
         """Return one bank with the images of all processes, the same on each."""
-        state = {"features": self._gathered(ranks), "step_of": ranks.max(self.step_of), "unreadable": self.unreadable}
+        features = self._gathered(self.own(ranks), ranks)
+        state = {"features": features, "step_of": ranks.max(self.step_of), "unreadable": self.unreadable}
         return state if self.means is None else state | {"means": self.means}
 
     def load_state_dict(self, state: dict[str, Any], ranks: Ranks) -> None:
