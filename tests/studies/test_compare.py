@@ -153,6 +153,17 @@ def test_the_tree_keeps_its_place_among_other_epochs(room: Path, tmp_path: Path)
     assert names == {str(room / "tiny.yaml"), str(tmp_path / "late.yaml")}
 
 
+def test_each_recipe_trains_for_a_multiple_of_its_own_epochs(room: Path, tmp_path: Path) -> None:
+    later = TINY | {"epochs": 4, "hierarchy": TINY["hierarchy"] | {"start_epoch": 2}}
+    (tmp_path / "later.yaml").write_text(yaml.safe_dump(later))
+    command, data, *others = line_for(room, tmp_path / "out", "--epochs_factor", "1.5")
+    assert main([command, data, str(tmp_path / "later.yaml"), *others]) == 0
+    configs = [(path.name, Run(path).config) for path in (tmp_path / "out").iterdir() if path.is_dir()]
+    assert [config["epochs"] for _, config in configs] == [6 if "later" in name else 3 for name, _ in configs]
+    starts = [config["hierarchy"]["start_epoch"] for name, config in configs if "later" in name and "HIRL" in name]
+    assert starts == [3]
+
+
 @pytest.mark.parametrize(
     ("recipe", "expected"),
     [
@@ -264,6 +275,8 @@ def test_a_method_of_ones_own_is_tuned_once_it_is_named(
         (["--seeds", "-1"], "at least 0"),
         (["--tasks", "sing"], "there is no evaluation 'sing'"),
         (["--epochs", "0"], "at least 1"),
+        (["--epochs_factor", "0"], "a number above 0"),
+        (["--epochs_factor", "2", "--epochs", "3"], "give one of them"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -7,6 +7,7 @@ seed are equal to the bit until their first tree, so stage one is trained once, 
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,7 @@ def compare(
     evaluation_data: Any = None,
     test_data: Any = None,
     epochs: int | None = None,
+    epochs_factor: float = 1.0,
     accelerator: Literal["auto", "cpu", "cuda", "mps"] = "auto",
     classes: Collection[type] = (),
 ) -> Path:
@@ -59,20 +61,20 @@ def compare(
         evaluation_data: Data to evaluate on, if not those of pretraining: other images, or annotations for detection.
         test_data: Images to test on, if they are not another part of the data.
         epochs: Epochs for all recipes; by default those of each recipe. The tree starts at the same share of them.
+        epochs_factor: Factor on each recipe's own epochs: a set of few images needs more of them.
         accelerator: Device to train on; by default a GPU if there is one.
         classes: Methods and tree builders outside hirl that recipes or arms name.
     """
-    _check(recipes, seeds, [_name(task) for task in tasks], epochs)
+    _check(recipes, seeds, [_name(task) for task in tasks], epochs, epochs_factor)
     folder = Path(out)
     if folder.is_file():
         raise ValueError(f"out is {str(folder)!r}, which is a file: name a folder")
     options = {name: recipe(name, classes=classes) for name in recipes}
     labels = _labels(options)
+    options = {name: _with_length(given, epochs, epochs_factor) for name, given in options.items()}
     # All arms before the first is trained: a mistake in the last recipe is found at once.
-    made = {
-        name: make_arms(_hierarchy(name, options[name], epochs), arms or {}, ablate or {}, classes) for name in recipes
-    }
-    _check_data(data, test_data, options, made, epochs)
+    made = {name: make_arms(_hierarchy(name, options[name]), arms or {}, ablate or {}, classes) for name in recipes}
+    _check_data(data, test_data, options, made)
     figures: Figures = {}
     times: Figures = {}
     for name in recipes:
@@ -80,7 +82,7 @@ def compare(
         for seed in seeds:
             base: Run | None = None
             for arm, hierarchy in made[name].items():
-                changed = {"seed": seed, "accelerator": accelerator} | ({} if epochs is None else {"epochs": epochs})
+                changed = {"seed": seed, "accelerator": accelerator}
                 place = folder / f"{name.replace('/', '-')} {arm_folder(arm)} {seed}".replace(" ", "-")
                 run = _trained(data, options[name] | changed, hierarchy, place, base, list(made[name].values()))
                 base = run if hierarchy is None else base
@@ -101,7 +103,7 @@ def _trained(
     arms: Sequence[Hierarchy | None],
 ) -> Run:
     """Train one arm: the baseline keeps its states of all arms' first trees, and they start from it."""
-    epochs = options.get("epochs", EPOCHS)
+    epochs = options["epochs"]
     more: dict[str, Any] = {}
     if hierarchy is None:
         more["fork_at"] = tuple(sorted({arm.start_for(epochs) for arm in arms if arm is not None}))
@@ -125,6 +127,7 @@ def _check(
     seeds: Sequence[int],
     tasks: Sequence[str],
     epochs: int | None,
+    epochs_factor: float,
 ) -> None:
     from hirl.evals import find_evaluation
 
@@ -137,6 +140,10 @@ def _check(
         raise ValueError(f"seeds must be at least 0, not {min(seeds)}")
     if epochs is not None and epochs < 1:
         raise ValueError(f"epochs must be at least 1, not {epochs}")
+    if not 0 < epochs_factor < math.inf:
+        raise ValueError(f"epochs_factor must be a number above 0, not {epochs_factor}")
+    if epochs is not None and epochs_factor != 1:
+        raise ValueError("epochs and epochs_factor both set the number of epochs: give one of them")
     for task in tasks:
         find_evaluation(task)
 
@@ -146,7 +153,6 @@ def _check_data(
     test_data: Any,
     options: Mapping[str, Mapping[str, Any]],
     arms: Mapping[str, Mapping[str, Hierarchy | None]],
-    epochs: int | None,
 ) -> None:
     """Check before the first run what would fail after hours: the labels, the test part, every arm's levels."""
     defaults = inspect.signature(pretrain).parameters
@@ -158,7 +164,7 @@ def _check_data(
         for arm, hierarchy in arms[name].items():
             length, batch = (given.get(key, defaults[key].default) for key in ("epochs", "batch_size"))
             try:
-                check_image_count(train, hierarchy, batch_size=batch, epochs=epochs or length)
+                check_image_count(train, hierarchy, batch_size=batch, epochs=length)
             except ValueError as error:
                 raise ValueError(f"the arm {arm} of {name!r}: {error}") from error
 
@@ -169,11 +175,23 @@ def _labels(options: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {name: method if list(methods.values()).count(method) == 1 else name for name, method in methods.items()}
 
 
-def _hierarchy(name: str, options: Mapping[str, Any], epochs: int | None) -> Hierarchy:
+def _with_length(options: Mapping[str, Any], epochs: int | None, factor: float) -> dict[str, Any]:
+    """A recipe's options for `epochs`, or `factor` times its own, with the first tree at the same share of them."""
+    own: int = options.get("epochs", EPOCHS)
+    length = max(1, round(own * factor)) if epochs is None else epochs
+    hierarchy: Hierarchy | None = options["hierarchy"]
+    return {
+        **options,
+        "epochs": length,
+        "hierarchy": hierarchy and hierarchy.scaled(own, length),
+    }
+
+
+def _hierarchy(name: str, options: Mapping[str, Any]) -> Hierarchy:
     hierarchy: Hierarchy | None = options["hierarchy"]
     if hierarchy is None:
         raise ValueError(f"the recipe {name!r} has hierarchy null, but a comparison needs HIRL's settings")
-    return hierarchy if epochs is None or "epochs" not in options else hierarchy.scaled(options["epochs"], epochs)
+    return hierarchy
 
 
 def _name(task: str | Evaluation) -> str:
