@@ -2,11 +2,14 @@
 
     python -m benchmarks.study_set FOLDER --images 10000 --out small.npz
     python -m benchmarks.study_set FOLDER --images 10000 --held_out 10000 --out choosing.npz
+    python -m benchmarks.study_set grocery/ --test_part test --half even --out choosing.npz
+    python -m benchmarks.study_set grocery/ --test_part test --half odd --out grocery.npz
     python -m benchmarks.study_set fashion-mnist/ --images 10000 --fashion --out fashion.npz
 
-The training part has equally many images of each class, the first ones of a shuffle with a fixed seed. The test part is
-the set's own, or with `--held_out` that many training images which come next in the same shuffle: for choosing settings
-without a look at the test part.
+The training part has all images, or with `--images` equally many of each class, the first ones of a shuffle with a
+fixed seed. The test part is the set's own. For choosing settings without a look at the images that are reported on,
+`--held_out` takes that many training images instead, which come next in the same shuffle; where near duplicates within
+the training part would make that too easy, `--half` takes every second test image.
 The images must be of one size.
 """
 
@@ -51,7 +54,9 @@ def arrays(images: ImageSet, chosen: Tensor, *, fashion: bool) -> tuple[np.ndarr
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write a part of a labelled set as one .npz file.")
     parser.add_argument("data", help="labelled images with a training and a test part")
-    parser.add_argument("--images", type=int, default=10000, help="training images")
+    parser.add_argument("--images", type=int, help="training images; by default all")
+    parser.add_argument("--test_part", default="val", help="name of the part to test on")
+    parser.add_argument("--half", choices=("even", "odd"), help="test on every second image of that part")
     parser.add_argument("--held_out", type=int, help="test on this many images held out of the training part")
     parser.add_argument("--fashion", action="store_true", help="add two coarser label levels to Fashion-MNIST")
     parser.add_argument("--out", type=Path, required=True)
@@ -61,11 +66,14 @@ def main() -> None:
         raise SystemExit(f"{args.data} has no labels")
     finest = train.labels[:, 0]
     if args.held_out:
-        val, tested = train, balanced(finest, args.held_out, skip=args.images)
+        if not args.images or args.half:
+            parser.error("--held_out needs --images and goes without --half")
+        test, tested = train, balanced(finest, args.held_out, skip=args.images)
     else:
-        val = open_images(args.data, split="val")
-        tested = torch.arange(len(val))
-    parts = {"train": (train, balanced(finest, args.images)), "val": (val, tested)}
+        test = open_images(args.data, split=args.test_part)
+        tested = torch.arange(1 if args.half == "odd" else 0, len(test), 2 if args.half else 1)
+    trained = balanced(finest, args.images) if args.images else torch.arange(len(train))
+    parts = {"train": (train, trained), "val": (test, tested)}
     content: dict[str, np.ndarray] = {}
     for part, (images, chosen) in parts.items():
         content[f"{part}_images"], content[f"{part}_labels"] = arrays(images, chosen, fashion=args.fashion)
