@@ -188,6 +188,22 @@ def test_images_in_memory_and_of_two_sources() -> None:
         hirl.evaluate(Colours(), "knn", data=(parts[0], shade), quiet=True)
 
 
+def test_of_other_data_with_parts_the_val_part_is_tested(tmp_path: Path) -> None:
+    """Tested on its training part, nearest neighbours would find each image itself and always be right."""
+    random = np.random.default_rng(0)
+    content = {}
+    for part, count in (("train", 60), ("val", 20)):
+        content[f"{part}_images"] = random.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
+        content[f"{part}_labels"] = random.integers(0, 5, count)
+    file = tmp_path / "noise.npz"
+    np.savez(file, allow_pickle=False, **content)
+    (found,) = hirl.evaluate(Colours(), KNN(ks=(1,)), data=file, test_data=file, device="cpu", quiet=True).values()
+    assert found.headline["5 classes"] < 0.5
+    np.savez(file, allow_pickle=False, **{name: part for name, part in content.items() if name.startswith("train")})
+    with pytest.raises(ValueError, match=r"has no split 'val'.* Name the images to test on with --test_split"):
+        hirl.evaluate(Colours(), "knn", data=file, test_data=file, device="cpu", quiet=True)
+
+
 def test_an_evaluation_of_your_own(picture_files: Path) -> None:
     class Width(Evaluation):
         name = "width"

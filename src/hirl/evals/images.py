@@ -28,21 +28,20 @@ class ImageRequest:
         return self._open(self.data, self.split)
 
     def test(self, *, held_out: bool = True, labelled: bool = True) -> ImageSet:
-        """The images to test on: by default the val part.
+        """The images to test on: by default the val part, of `test_data` if it has parts, too.
 
         Args:
             held_out: Whether they must be others than the training images.
             labelled: Whether labels are needed, for the advice to a user who has none.
         """
-        if self.test_data is not None:
-            return self._open(self.test_data, self.test_split)
+        source = self.data if self.test_data is None else self.test_data
         if self.test_split is not None:
-            return self._open(self.data, self.test_split)
+            return self._open(source, self.test_split)
         try:
-            return self._open(self.data, "val")
+            return self._open(source, "val")
         except NoParts as error:
-            if not held_out:
-                return self._open(self.data, None)
+            if self.test_data is not None or not held_out:
+                return self._open(source, None)
             train = self.train()
             if labelled and train.labels is None:
                 raise ValueError(
@@ -55,7 +54,8 @@ class ImageRequest:
                 "tested on others: name the images to test on with --test_data."
             ) from error
         except ValueError as error:
-            raise ValueError(f"{error} Name the images to test on with --test_data or --test_split.") from error
+            options = "--test_split" if self.test_data is not None else "--test_data or --test_split"
+            raise ValueError(f"{error} Name the images to test on with {options}.") from error
 
     def _open(self, source: Any, split: str | None) -> ImageSet:
         key = (source is self.test_data, split)
