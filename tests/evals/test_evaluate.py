@@ -191,7 +191,7 @@ def test_images_in_memory_and_of_two_sources() -> None:
 def test_of_other_data_with_parts_the_val_part_is_tested(tmp_path: Path) -> None:
     """Tested on its training part, nearest neighbours would find each image itself and always be right."""
     random = np.random.default_rng(0)
-    content = {}
+    content: dict[str, Any] = {}
     for part, count in (("train", 60), ("val", 20)):
         content[f"{part}_images"] = random.integers(0, 256, (count, 8, 8, 3), dtype=np.uint8)
         content[f"{part}_labels"] = random.integers(0, 5, count)

@@ -21,6 +21,7 @@ from hirl.train.defaults import RECIPES, USUAL, choose, minutes
 from hirl.train.machine import GB, Machine, read_machine, size_text, used_memory
 from hirl.train.memory import Need, check_memory, estimate_need
 from hirl.train.pretrain import pretrain
+from hirl.train.recipe import recipe
 
 LAPTOP = Machine("cpu", 2, 16 * GB, 12 * GB)
 SERVER = Machine("cpu", 32, 128 * GB, 100 * GB)
@@ -55,7 +56,8 @@ def test_choices(
     chosen = choose(USUAL, N, side, machine)
     assert (chosen.image_size, chosen.batch_size, chosen.epochs) == (image_size, batch_size, epochs)
     assert chosen.method.backbone == backbone
-    assert {"method", "backbone", "image_size", "batch_size", "epochs"} <= set(chosen.reasons)
+    assert chosen.weight == (1.0 if machine.device == "cuda" else recipe(RECIPES[USUAL])["hierarchy"].weight)
+    assert {"method", "backbone", "image_size", "batch_size", "epochs", "weight"} <= set(chosen.reasons)
     assert all(chosen.reasons.values())
     if machine.device == "cpu":
         assert chosen.method.arguments["backbone_args"]["channels"] == [32, 64, 128, 256]
@@ -91,7 +93,7 @@ def test_what_is_given_stays() -> None:
     chosen = choose(DINO, 1_500, 240, LAPTOP, epochs=7, image_size=48, batch_size=20)
     assert (chosen.epochs, chosen.image_size, chosen.batch_size) == (7, 48, 20)
     assert chosen.method.arguments["backbone_args"]["img_size"] == 48
-    assert set(chosen.reasons) == {"backbone"}
+    assert set(chosen.reasons) == {"backbone", "weight"}
 
 
 @pytest.fixture
@@ -126,8 +128,12 @@ def test_a_folder_is_all_that_is_needed(
     assert config["method"]["init_args"]["queue_length"] == 64
     assert run.tree.levels == tuple(config["hierarchy"]["levels"])
 
-    # On a machine that would choose otherwise, the same command still means the same run.
+    assert config["hierarchy"]["weight"] == recipe("small/moco_v2")["hierarchy"].weight
+
+    # On a machine or with a version that would choose otherwise, the same command still means the same run.
     monkeypatch.setattr(settings, "choose", None)
+    config["hierarchy"]["weight"] = 0.125
+    run.config_file.write_text(yaml.safe_dump(config))
     assert main(line) == 0
     assert "is finished" in capsys.readouterr().out
 
@@ -139,6 +145,7 @@ def test_a_method_that_is_only_named_gets_a_small_network(
     run = pretrain(photos, SwAV, out=tmp_path / "swav", **options)  # type: ignore[arg-type]
     assert run.config["method"]["init_args"]["backbone_args"]["img_size"] == 32
     assert run.config["hierarchy"]["assign"] == "step"
+    assert run.config["hierarchy"]["weight"] == recipe("small/swav")["hierarchy"].weight
     assert "first tree" in capsys.readouterr().out
     line = ["pretrain", str(photos), "--method", "SimSiam", "--out", str(tmp_path / "simsiam"), "--hierarchy", "null"]
     assert main([*line, "--epochs", "1", "--accelerator", "cpu", "--workers", "0"]) == 0

@@ -20,7 +20,8 @@ class Hierarchy:
         start_epoch: T₁, the first epoch with a tree, counted from 0. By default half of the epochs if the method's
             arguments are chosen for the images, else, for a method with arguments or a recipe, a tenth of them.
         head_layers: Linear layers per head h_l.
-        weight: Factor on L_SPD; 1 as in Eq. 4.
+        weight: Factor on L_SPD. By default that of the method's recipe in small/ if the method's arguments are chosen for
+            the images, else 1, as in Eq. 4.
         features: What is clustered: "pass" embeds all images, uncropped and in eval mode, as the paper does; "bank"
             saves that time and takes z⁰ of each image's second view from training, which is augmented, computed with
             batch norm in training mode and up to an epoch old. A finished run's tree is always that of a pass.
@@ -35,7 +36,7 @@ class Hierarchy:
     negatives: int | None = 1000
     start_epoch: int | None = None
     head_layers: int = 2
-    weight: float = 1.0
+    weight: float | None = None
     features: Literal["bank", "pass"] = "bank"
     bank_momentum: float = 0.7
     assign: Literal["stored", "step"] = "stored"
@@ -46,7 +47,7 @@ class Hierarchy:
             object.__setattr__(self, "levels", check_levels(tuple(self.levels)))
         if self.start_epoch is not None and self.start_epoch < 1:
             raise ValueError(f"hierarchy.start_epoch must be at least 1, not {self.start_epoch}: a tree needs features")
-        if not 0 <= self.weight < math.inf:
+        if self.weight is not None and not 0 <= self.weight < math.inf:
             raise ValueError(f"hierarchy.weight must be a number of at least 0, not {self.weight}")
         if self.negatives is not None and self.negatives < 1:
             raise ValueError(f"hierarchy.negatives must be at least 1, or null for all, not {self.negatives}")
@@ -57,7 +58,12 @@ class Hierarchy:
 
     def resolved(self, N: int, epochs: int) -> Hierarchy:
         """The settings with the defaults for N images and `epochs` epochs filled in."""
-        return replace(self, levels=self.levels_for(N), start_epoch=self.start_for(epochs))
+        return replace(self, levels=self.levels_for(N), start_epoch=self.start_for(epochs), weight=self.weight_or_one)
+
+    @property
+    def weight_or_one(self) -> float:
+        """The factor on L_SPD: the given one, or that of Eq. 4."""
+        return 1.0 if self.weight is None else self.weight
 
     def levels_for(self, N: int) -> tuple[int, ...]:
         """Return the levels for N images: the given ones, if they fit, or suggested ones."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from itertools import combinations
 from typing import Any
 
@@ -31,6 +31,7 @@ def make_arms(
         ablate: By name of a setting, the values to try: each is an arm.
         classes: Tree builders outside hirl that arms may name.
     """
+    hierarchy = replace(hierarchy, weight=hierarchy.weight_or_one)
     changed: dict[str, Mapping[str, Any]] = dict(arms) or {HIRL: {}}
     for name, values in ablate.items():
         for value in values:

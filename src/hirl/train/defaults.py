@@ -48,6 +48,7 @@ class Choices:
     image_size: int
     batch_size: int
     epochs: int
+    weight: float  # of L_SPD
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -94,7 +95,9 @@ def choose(
     )
     if kind is USUAL:
         reasons["method"] = "the fastest of the six methods here, for images of any size"
-    return Choices(method, image_size, batch_size, epochs, reasons)
+    weight = 1.0 if on_gpu else float(read_options(RECIPES[kind])["hierarchy"]["weight"])
+    reasons["weight"] = f"of HIRL's loss, as {'in the paper' if on_gpu else 'measured with this method and network'}"
+    return Choices(method, image_size, batch_size, epochs, weight, reasons)
 
 
 def minutes(kind: type[Method], N: int, image_size: int, epochs: int, cores: int) -> float:

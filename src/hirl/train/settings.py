@@ -58,14 +58,15 @@ def settle(
     earlier = _earlier(run, method)
     if earlier is not None:
         numbers = {name: earlier[name] if value is None else value for name, value in given.items()}
-        found = Choices(earlier["method"], numbers["image_size"], numbers["batch_size"], numbers["epochs"])
+        weight = earlier["hierarchy"].weight_or_one if earlier["hierarchy"] else 1.0
+        found = Choices(earlier["method"], numbers["image_size"], numbers["batch_size"], numbers["epochs"], weight)
     else:
         machine = read_machine(accelerator)
         side = typical_side(images, skipped)
         found = choose(method, len(images), side, machine, **given)
         about = f"chosen for {len(images):,} images of about {side} px and {machine}:"
     if hierarchy is not None:
-        hierarchy = _fitted(hierarchy, method, found.epochs)
+        hierarchy = _fitted(hierarchy, method, found)
     summary = f"settings as in {run.config_file}" if earlier else "\n".join((about, *_rows(found, hierarchy, images)))
     return Settings(found.method, hierarchy, found.epochs, found.batch_size, found.image_size, summary)
 
@@ -91,10 +92,12 @@ def _earlier(run: Run, method: type[Method]) -> dict[str, Any] | None:
     return options if type(options["method"]) is method else None
 
 
-def _fitted(hierarchy: Hierarchy, method: type[Method], epochs: int) -> Hierarchy:
+def _fitted(hierarchy: Hierarchy, method: type[Method], found: Choices) -> Hierarchy:
     """HIRL's settings for short runs, as in the recipes of small/, where they are not given."""
     if hierarchy.start_epoch is None:
-        hierarchy = replace(hierarchy, start_epoch=max(1, epochs // 2))
+        hierarchy = replace(hierarchy, start_epoch=max(1, found.epochs // 2))
+    if hierarchy.weight is None:
+        hierarchy = replace(hierarchy, weight=found.weight)
     return replace(hierarchy, assign="step") if method is SwAV else hierarchy
 
 
@@ -110,6 +113,8 @@ def _rows(found: Choices, hierarchy: Hierarchy | None, images: ImageSet) -> list
         if hierarchy.levels is None:
             reasons["levels"] = suggest_levels(len(images)).why
         reasons["first tree"] = "a tree over features that mean little yet does harm"
+        if hierarchy.weight == found.weight:
+            values["weight"] = f"{found.weight:g}"
     width = max(map(len, values.values()))
     rows = [f"  {name:<11} {values[name]:<{width}}  {reasons[name]}" for name in values if name in reasons]
     return [*rows, f"  Options on the command line replace these; --config {LARGER} has the paper's, made for GPUs."]

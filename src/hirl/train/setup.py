@@ -194,7 +194,7 @@ def build_paths(hierarchy: Hierarchy | None, dim: int, N: int, *, seed: int) -> 
         hierarchy.levels_for(N),
         negatives=hierarchy.negatives,
         head_layers=hierarchy.head_layers,
-        weight=hierarchy.weight,
+        weight=hierarchy.weight_or_one,
         builder=hierarchy.builder,
     )
     synchronise_batch_norm(paths)
