@@ -99,14 +99,15 @@ class _Levels:
 
         Then all levels are settled together: each row goes to the leaf of the path nearest to it, which may lie in
         another node than the one it was split from, and every node becomes the mean direction of its rows. The tree of
-        earlier features is settled only, which takes a fifth of the time; if it no longer fits, a new one is built.
+        earlier features is settled only, which takes a fifth of the time. If that leaves too many leaves empty, all
+        levels are clustered again, from the earlier prototypes: nodes that still fit keep their number, which the heads
+        have learnt.
         """
         settles = self.spherical and len(self.sizes) > 1
         if settles and path_steps and self.init is not None and _every_node_has_a_child(self.init):
             tree = self._settled(replace(self.init.to(self.rows.device), by_path=True), path_steps)
             if self._empty_leaves(tree) <= MOST_EMPTY * self.sizes[0]:
                 return tree
-            self.init = None
         prototypes: list[Tensor] = []
         parents: list[Tensor] = []
         inside: dict[str, Tensor] = {}
