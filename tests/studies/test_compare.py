@@ -89,8 +89,9 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
     assert f"{100 * mean:+.2f} ± {100 * error:.2f}" in shown
     assert r"$\pm$" in (out / "tables.tex").read_text()
     assert "ratio" in (out / "tables.md").read_text()
-    assert (out / "figures.png").read_bytes().startswith(b"\x89PNG")
-    assert (out / "figures.pdf").read_bytes().startswith(b"%PDF")
+    for plot in ("figures", "differences"):
+        assert (out / f"{plot}.png").read_bytes().startswith(b"\x89PNG")
+        assert (out / f"{plot}.pdf").read_bytes().startswith(b"%PDF")
 
     def not_again(*_: object, **__: object) -> None:
         raise AssertionError("evaluated twice")

@@ -21,7 +21,7 @@ from hirl.hierarchy.settings import Hierarchy
 from hirl.runs.continuing import fork_file
 from hirl.runs.folder import Run
 from hirl.studies.arms import arm_folder, make_arms
-from hirl.studies.comparison_plot import write_plot
+from hirl.studies.comparison_plot import write_plots
 from hirl.studies.comparison_tables import Figures, by_figure, numbers, pooled, running_time, side_by_side
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.pretrain import pretrain
@@ -89,7 +89,7 @@ def compare(
                 figures[label, arm, seed] = _evaluated(run, tasks, evaluation_data, test_data)
                 times[label, arm, seed] = _seconds(run)
                 tables = _write(folder, figures, times, list(seeds))  # so that one can look at what there is
-    write_plot(folder, by_figure(figures, list(seeds)))
+    write_plots(folder, by_figure(figures, list(seeds)))
     print_tables(tables)
     return folder
 

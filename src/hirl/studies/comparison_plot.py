@@ -1,13 +1,16 @@
-"""A comparison as a plot: one panel per figure, one point per method and arm, with the spread over seeds."""
+"""A comparison as two plots, each with a panel per figure: the figures of every arm, and differences within pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hirl.files import atomic_write
+from hirl.studies.arms import BASE
+from hirl.studies.paired import paired
 from hirl.terminal.figures import Kind, kind_of
 
 if TYPE_CHECKING:
@@ -19,11 +22,22 @@ LONGEST_LABEL = 18  # characters; of a recipe's path the end tells it from other
 Values = Mapping[int, float]  # seed → figure
 
 
-def write_plot(folder: Path, figures: Mapping[str, Mapping[tuple[str, str], Values]]) -> None:
-    """Write figures.png and figures.pdf: `figures` by name, then by method and arm.
+def write_plots(folder: Path, figures: Mapping[str, Mapping[tuple[str, str], Values]]) -> None:
+    """Write figures.png and differences.png, each also as PDF: `figures` by name, then by method and arm.
 
-    Points are means over seeds, bars one standard deviation if there are two seeds or more; small dots are the seeds.
+    Figures: points are means over seeds, bars one standard deviation if there are two seeds or more. Differences from
+    the baseline within pairs: points are means, bars one standard error. Small dots are the seeds.
     """
+    arms = list(dict.fromkeys(arm for found in figures.values() for _, arm in found))
+    _write(folder / "figures", figures, partial(_panel, arms=arms))
+    _write(folder / "differences", figures, partial(_difference_panel, arms=arms))
+
+
+def _write(
+    place: Path,
+    figures: Mapping[str, Mapping[tuple[str, str], Values]],
+    draw: Callable[[Axes, str, Mapping[tuple[str, str], Values]], None],
+) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -31,14 +45,12 @@ def write_plot(folder: Path, figures: Mapping[str, Mapping[tuple[str, str], Valu
     columns = min(COLUMNS, len(figures))
     plot = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows + 0.35), layout="constrained")
     FigureCanvasAgg(plot)
-    arms = list(dict.fromkeys(arm for found in figures.values() for _, arm in found))
-    for place, (name, found) in enumerate(figures.items(), start=1):
-        axes = plot.add_subplot(rows, columns, place)
-        _panel(axes, name, found, arms)
+    for number, (name, found) in enumerate(figures.items(), start=1):
+        draw(plot.add_subplot(rows, columns, number), name, found)
     handles, labels = plot.axes[0].get_legend_handles_labels()
     plot.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False, fontsize=8)
     for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
-        with atomic_write(folder / f"figures.{kind}") as aside, aside.open("wb") as opened:
+        with atomic_write(place.with_name(f"{place.name}.{kind}")) as aside, aside.open("wb") as opened:
             plot.savefig(opened, format=kind, dpi=200, metadata=metadata)
 
 
@@ -60,13 +72,55 @@ def _panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms:
                 axes.plot([place + shift] * len(values), values, ".", color=colour, alpha=0.35, ms=4)
         bars: dict[str, Any] = {"yerr": spreads} if any(spreads) else {}
         axes.errorbar(places, middles, **bars, fmt="o", color=colour, ms=5, capsize=3, lw=1.2, label=arm)
-    labels = [method if len(method) <= LONGEST_LABEL else f"…{method[-LONGEST_LABEL:]}" for method in methods]
-    axes.set_xticks(range(len(methods)), labels, fontsize=8)
+    axes.set_xticks(range(len(methods)), map(_label, methods), fontsize=8)
     axes.set_xlim(-0.6, len(methods) - 0.4)
-    axes.set_title(name, fontsize=9, loc="left", parse_math=False)
     axes.set_ylabel("%" if shares else "", fontsize=8)
     axes.tick_params(axis="y", labelsize=8)
-    axes.grid(axis="y", color="#e5e2da", lw=0.7)
+    _finish(axes, name, lines="y")
+
+
+def _difference_panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms: Sequence[str]) -> None:
+    """A row per method, and one for the pairs of all methods if there are several."""
+    methods = list(dict.fromkeys(method for method, _ in found))
+    shares = all(kind_of(value) is Kind.SHARE for values in found.values() for value in values.values())
+    scale = 100 if shares else 1
+    own = [arm for arm in arms if arm != BASE]
+    step = 0.6 / max(1, len(own))
+    for arm_number, arm in enumerate(own):
+        colour = COLOURS[arms.index(arm) % len(COLOURS)]
+        pairs = [_pairs(found.get((method, BASE), {}), found.get((method, arm), {}), scale) for method in methods]
+        if len(methods) > 1:
+            pairs.append([pair for of_method in pairs for pair in of_method])
+        rows, middles, errors = [], [], []
+        for number, differences in enumerate(pairs):
+            if (summary := paired(differences)) is not None:
+                row = number + (arm_number - (len(own) - 1) / 2) * step
+                rows.append(row)
+                middles.append(summary.difference)
+                errors.append(summary.error or 0.0)
+                axes.plot(differences, [row] * len(differences), ".", color=colour, alpha=0.35, ms=3)
+        bars: dict[str, Any] = {"xerr": errors} if any(errors) else {}
+        axes.errorbar(middles, rows, **bars, fmt="o", color=colour, ms=4, capsize=2, lw=1.2, label=f"{arm} − {BASE}")
+    labels = [*map(_label, methods), *(["all methods"] if len(methods) > 1 else [])]
+    axes.set_yticks(range(len(labels)), labels, fontsize=8)
+    axes.set_ylim(len(labels) - 0.4, -0.6)
+    axes.axvline(0, color="#828993", lw=0.9)
+    axes.set_xlabel("points" if shares else "", fontsize=8)
+    axes.tick_params(axis="x", labelsize=8)
+    _finish(axes, name, lines="x")
+
+
+def _pairs(base: Values, values: Values, scale: float) -> list[float]:
+    return [scale * (float(values[seed]) - float(base[seed])) for seed in values if seed in base]
+
+
+def _label(method: str) -> str:
+    return method if len(method) <= LONGEST_LABEL else f"…{method[-LONGEST_LABEL:]}"
+
+
+def _finish(axes: Axes, name: str, *, lines: Literal["x", "y"]) -> None:
+    axes.set_title(name, fontsize=9, loc="left", parse_math=False)
+    axes.grid(axis=lines, color="#e5e2da", lw=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

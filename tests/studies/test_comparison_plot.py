@@ -1,0 +1,35 @@
+"""The plots of `hirl compare`: what is drawn where."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+
+from hirl.studies.comparison_plot import _difference_panel
+from hirl.terminal.figures import share
+
+
+def test_differences_are_taken_within_pairs_and_pooled() -> None:
+    """A seed that one arm lacks is left out; rows are the methods from top to bottom, then all methods."""
+    found = {
+        ("MoCoV2", "base"): {0: share(0.10), 1: share(0.20)},
+        ("MoCoV2", "HIRL"): {0: share(0.12), 1: share(0.26)},
+        ("DINO", "base"): {0: share(0.50), 1: share(0.40)},
+        ("DINO", "HIRL"): {0: share(0.49)},
+    }
+    axes = Figure().subplots()
+    _difference_panel(axes, "knn", found, ["base", "HIRL"])
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert labels == ["MoCoV2", "DINO", "all methods"]
+    assert axes.yaxis.get_inverted()
+    (bars,) = axes.containers
+    assert isinstance(bars, ErrorbarContainer)
+    middles, rows = np.asarray(bars.lines[0].get_data())
+    assert middles.tolist() == pytest.approx([4, -1, (2 + 6 - 1) / 3])
+    assert rows.tolist() == [0, 1, 2]
+    dots = [np.sort(np.asarray(line.get_xdata(), dtype=float)).round(6).tolist() for line in axes.lines]
+    assert [2, 6] in dots
+    assert [-1, 2, 6] in dots
+    assert axes.get_legend_handles_labels()[1] == ["HIRL − base"]
