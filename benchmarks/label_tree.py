@@ -1,6 +1,6 @@
 """A tree of the labels in place of K-means: what L_SPD gains from a tree that is right for a known share of images.
 
-    python -m hirl compare grocery.npz small/moco_v2 --epochs_factor 2.5 --tasks knn clustering \\
+    PYTHONPATH=. hirl compare grocery.npz small/moco_v2 --epochs_factor 2.5 --tasks knn clustering \\
         --classes benchmarks.label_tree.LabelTree --arms \\
         'labels: levels=81,43,3 builder=benchmarks.label_tree.LabelTree builder.data=grocery.npz' \\
         'half wrong: levels=81,43,3 builder=benchmarks.label_tree.LabelTree builder.data=grocery.npz builder.wrong=.5'

@@ -30,7 +30,10 @@ def test_a_builder_goes_by_its_name() -> None:
     [
         ("MoCo", "there is no method 'MoCo': choose one of DINO, IBOT, MoCoV2"),
         ("hirl.methods.MoCo", "there is no method 'hirl.methods.MoCo'"),
-        ("no.such.Method", "there is no method 'no.such.Method': No module named 'no'"),
+        (
+            "no.such.Method",
+            "there is no method 'no.such.Method': No module named 'no'; PYTHONPATH must name the folder of your module",
+        ),
         ("hirl.Hierarchy", "'hirl.Hierarchy' is not a method: it must be a subclass of hirl.methods.base.Method"),
         ("hirl.methods.Method", "'hirl.methods.Method' is an abstract class: choose one of DINO"),
         ("os.path.join", "'os.path.join' is not a class but a function"),

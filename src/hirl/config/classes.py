@@ -83,7 +83,8 @@ def import_class(path: str, noun: str = "class") -> type[Any]:
     try:
         kind: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"there is no {noun} {path!r}: {error}") from error
+        hint = "; PYTHONPATH must name the folder of your module" if isinstance(error, ModuleNotFoundError) else ""
+        raise ValueError(f"there is no {noun} {path!r}: {error}{hint}") from error
     if not isinstance(kind, type):
         raise ValueError(f"{path!r} is not a class but a {type(kind).__name__}")
     return kind
