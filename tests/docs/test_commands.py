@@ -27,7 +27,8 @@ ALIKE = {"--hierarchy", "--method.temperature", "--out"}  # a run differs little
 
 
 def is_hirl(line: Line) -> bool:
-    return line.parts[0] in ("hirl", "torchrun") or line.parts[:2] == ("PYTHONPATH=examples", "hirl")
+    with_own_module = line.parts[0].startswith("PYTHONPATH=") and line.parts[1] == "hirl"
+    return line.parts[0] in ("hirl", "torchrun") or with_own_module
 
 
 def arguments(line: Line) -> list[str]:
