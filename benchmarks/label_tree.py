@@ -5,7 +5,8 @@
         'labels: levels=81,43,3 builder=benchmarks.label_tree.LabelTree builder.data=grocery.npz' \\
         'half wrong: levels=81,43,3 builder=benchmarks.label_tree.LabelTree builder.data=grocery.npz builder.wrong=.5'
 
-The levels are the numbers of classes, and labels must be nested.
+The levels are the numbers of classes, and labels must be nested. Only for arms with stored leaves: SwAV assigns images to
+the nearest leaf at every step, as does the tree that a finished run is saved with.
 """
 
 from __future__ import annotations
@@ -32,11 +33,15 @@ class LabelTree(TreeBuilder):
 
     Args:
         data: The labelled images of the run.
-        wrong: Share of the images that are given the class of another image, the same ones in every epoch.
+        wrong: Share of the images that are given the class of a random image, the same ones in every epoch and run.
     """
 
     data: str
     wrong: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.wrong <= 1:
+            raise ValueError(f"wrong is a share of the images in [0, 1], not {self.wrong}")
 
     def __call__(
         self,
@@ -51,8 +56,8 @@ class LabelTree(TreeBuilder):
     ) -> PrototypeTree:
         if group is not None:
             raise ValueError("LabelTree works with one process only")
-        labels = self._labels() if index is None else self._labels()[index]
         rows = F.normalize(torch.as_tensor(features).float(), dim=1)
+        labels = (self._labels() if index is None else self._labels()[index.cpu()]).to(rows.device)
         classes = [torch.unique(labels[:, level], return_inverse=True)[1] for level in range(len(levels))]
         counts = tuple(int(level.max()) + 1 for level in classes)
         if counts != tuple(levels):
@@ -63,7 +68,7 @@ class LabelTree(TreeBuilder):
             prototypes.append(F.normalize(sums, dim=1))
         parents = []
         for fine, coarse in pairwise(classes):
-            parent = torch.zeros(int(fine.max()) + 1, dtype=torch.int64)
+            parent = torch.zeros(int(fine.max()) + 1, dtype=torch.int64, device=rows.device)
             parent[fine] = coarse
             if not torch.equal(parent[fine], coarse):
                 raise ValueError("the labels are not nested")

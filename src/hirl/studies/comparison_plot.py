@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import isnan, nan
 from pathlib import Path
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,7 +17,7 @@ from hirl.terminal.figures import Kind, kind_of
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PANEL, COLUMNS = (3.1, 2.5), 3  # inches per panel; panels side by side
+PANEL, COLUMNS = (3.1, 2.5), 3  # inches per panel, if its rows fit; panels side by side
 COLOURS = ("#828993", "#2d6167", "#d99352", "#8f7bb0", "#c46f6c", "#6a9f76", "#5b83ad")
 LONGEST_LABEL = 18  # characters; of a recipe's path the end tells it from others
 Values = Mapping[int, float]  # seed → figure
@@ -29,26 +30,32 @@ def write_plots(folder: Path, figures: Mapping[str, Mapping[tuple[str, str], Val
     the baseline within pairs: points are means, bars one standard error. Small dots are the seeds.
     """
     arms = list(dict.fromkeys(arm for found in figures.values() for _, arm in found))
-    _write(folder / "figures", figures, partial(_panel, arms=arms))
-    _write(folder / "differences", figures, partial(_difference_panel, arms=arms))
+    _write(folder / "figures", figures, partial(_panel, arms=arms), PANEL[1])
+    methods = dict.fromkeys(method for found in figures.values() for method, _ in found)
+    height = max(PANEL[1], 0.7 + 0.13 * (len(methods) + 1) * (len(arms) - 1))
+    _write(folder / "differences", figures, partial(_difference_panel, arms=arms), height)
 
 
 def _write(
     place: Path,
     figures: Mapping[str, Mapping[tuple[str, str], Values]],
     draw: Callable[[Axes, str, Mapping[tuple[str, str], Values]], None],
+    height: float,
 ) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     rows = -(-len(figures) // COLUMNS)
     columns = min(COLUMNS, len(figures))
-    plot = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows + 0.35), layout="constrained")
+    plot = Figure(figsize=(PANEL[0] * columns, height * rows + 0.35), layout="constrained")
     FigureCanvasAgg(plot)
     for number, (name, found) in enumerate(figures.items(), start=1):
         draw(plot.add_subplot(rows, columns, number), name, found)
     handles, labels = plot.axes[0].get_legend_handles_labels()
-    plot.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False, fontsize=8)
+    legend = plot.legend(handles, labels, loc="outside upper right", ncols=len(labels), frameon=False, fontsize=8)
+    ticks = (tick for axes in plot.axes for tick in (*axes.get_xticklabels(), *axes.get_yticklabels()))
+    for text in (*legend.get_texts(), *ticks):
+        text.set_parse_math(False)  # a recipe's name may contain $
     for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
         with atomic_write(place.with_name(f"{place.name}.{kind}")) as aside, aside.open("wb") as opened:
             plot.savefig(opened, format=kind, dpi=200, metadata=metadata)
@@ -97,9 +104,9 @@ def _difference_panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Val
                 row = number + (arm_number - (len(own) - 1) / 2) * step
                 rows.append(row)
                 middles.append(summary.difference)
-                errors.append(summary.error or 0.0)
+                errors.append(nan if summary.error is None else summary.error)
                 axes.plot(differences, [row] * len(differences), ".", color=colour, alpha=0.35, ms=3)
-        bars: dict[str, Any] = {"xerr": errors} if any(errors) else {}
+        bars: dict[str, Any] = {} if all(map(isnan, errors)) else {"xerr": errors}
         axes.errorbar(middles, rows, **bars, fmt="o", color=colour, ms=4, capsize=2, lw=1.2, label=f"{arm} − {BASE}")
     labels = [*map(_label, methods), *(["all methods"] if len(methods) > 1 else [])]
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
@@ -115,7 +122,7 @@ def _pairs(base: Values, values: Values, scale: float) -> list[float]:
 
 
 def _label(method: str) -> str:
-    return method if len(method) <= LONGEST_LABEL else f"…{method[-LONGEST_LABEL:]}"
+    return method if len(method) <= LONGEST_LABEL else f"…{method[1 - LONGEST_LABEL :]}"
 
 
 def _finish(axes: Axes, name: str, *, lines: Literal["x", "y"]) -> None:
