@@ -5,8 +5,8 @@
         'labels: levels=81,43,3 builder=benchmarks.label_tree.LabelTree builder.data=grocery.npz' \\
         'half wrong: levels=81,43,3 builder=benchmarks.label_tree.LabelTree builder.data=grocery.npz builder.wrong=.5'
 
-The levels are the numbers of classes, and labels must be nested. Only for arms with stored leaves: SwAV assigns images to
-the nearest leaf at every step, as does the tree that a finished run is saved with.
+The levels are the numbers of classes, and labels must be nested. Only for arms with stored leaves: SwAV assigns images
+to the nearest leaf at every step, as does the tree that a finished run is saved with.
 """
 
 from __future__ import annotations
