@@ -83,9 +83,10 @@ def test_steps_over_paths_equal_a_slow_loop() -> None:
     assert not torch.equal(tree.leaves, (units @ tree.prototypes[0].T).argmax(1))
 
 
-@pytest.mark.parametrize("astray", [1, 8])
-def test_an_earlier_tree_that_no_longer_fits_is_clustered_again_from_its_prototypes(astray: int) -> None:
-    """One leaf of 24 without images is borne, 8 are not; the other nodes keep their numbers either way."""
+@pytest.mark.parametrize(("astray", "least"), [(1, 0.7), (8, 0.7), (20, 0.5)])
+def test_an_earlier_tree_that_no_longer_fits_is_clustered_again_from_its_prototypes(astray: int, least: float) -> None:
+    """One leaf of 24 without images is borne, 8 or 20 are not; the others keep their numbers and most of their images,
+    of which by chance one in 24 would keep its leaf. New leaves take images from the 4 that are left of 20 astray."""
     features, _ = nested()
     earlier = hierarchical_kmeans(features, (24, 6), seed=1)
     fine = earlier.prototypes[0].clone()
@@ -93,9 +94,9 @@ def test_an_earlier_tree_that_no_longer_fits_is_clustered_again_from_its_prototy
     tree = hierarchical_kmeans(
         features, (24, 6), seed=2, init=replace(earlier, prototypes=(fine, earlier.prototypes[1]))
     )
-    assert int((tree.sizes(0) == 0).sum()) == (1 if astray == 1 else 0)
+    assert int((tree.sizes(0) == 0).sum()) == int(astray == 1)
     kept = earlier.leaves >= astray
-    assert float((tree.leaves == earlier.leaves)[kept].float().mean()) > 0.7
+    assert float((tree.leaves == earlier.leaves)[kept].float().mean()) > least
     coarse = tree.image_paths[:, 1] == earlier.image_paths[:, 1]
     assert float(coarse.float().mean()) > 0.9
 

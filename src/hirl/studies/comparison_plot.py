@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hirl.files import atomic_write
 from hirl.studies.arms import BASE
-from hirl.studies.paired import paired
+from hirl.studies.paired import differences_of, paired
 from hirl.terminal.figures import Kind, kind_of
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _write(
 def _panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms: Sequence[str]) -> None:
     methods = list(dict.fromkeys(method for method, _ in found))
     step = 0.7 / max(1, len(arms))
-    shares = all(kind_of(value) is Kind.SHARE for values in found.values() for value in values.values())
+    shares = _are_shares(found)
     scale = 100 if shares else 1
     for number, arm in enumerate(arms):
         colour = COLOURS[number % len(COLOURS)]
@@ -89,15 +89,16 @@ def _panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms:
 def _difference_panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms: Sequence[str]) -> None:
     """A row per method, and one for the pairs of all methods if there are several."""
     methods = list(dict.fromkeys(method for method, _ in found))
-    shares = all(kind_of(value) is Kind.SHARE for values in found.values() for value in values.values())
+    shares = _are_shares(found)
     scale = 100 if shares else 1
     own = [arm for arm in arms if arm != BASE]
     step = 0.6 / max(1, len(own))
     for arm_number, arm in enumerate(own):
         colour = COLOURS[arms.index(arm) % len(COLOURS)]
-        pairs = [_pairs(found.get((method, BASE), {}), found.get((method, arm), {}), scale) for method in methods]
+        pairs = [differences_of(found.get((method, BASE), {}), found.get((method, arm), {})) for method in methods]
         if len(methods) > 1:
             pairs.append([pair for of_method in pairs for pair in of_method])
+        pairs = [[scale * pair for pair in of_row] for of_row in pairs]
         rows, middles, errors = [], [], []
         for number, differences in enumerate(pairs):
             if (summary := paired(differences)) is not None:
@@ -117,8 +118,8 @@ def _difference_panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Val
     _finish(axes, name, lines="x")
 
 
-def _pairs(base: Values, values: Values, scale: float) -> list[float]:
-    return [scale * (float(values[seed]) - float(base[seed])) for seed in values if seed in base]
+def _are_shares(found: Mapping[tuple[str, str], Values]) -> bool:
+    return all(kind_of(value) is Kind.SHARE for values in found.values() for value in values.values())
 
 
 def _label(method: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import mean
 
 from hirl.studies.arms import BASE
-from hirl.studies.paired import FEWEST, Paired, paired
+from hirl.studies.paired import FEWEST, Paired, differences_of, paired
 from hirl.terminal.figures import format_figure, kind_of
 from hirl.terminal.tables import Cells, Rows
 
@@ -44,7 +44,7 @@ def pooled(figures: Figures, seeds: list[int]) -> Cells:
             for method in methods:
                 base = column(figures, method, BASE, seeds, name)
                 values = column(figures, method, arm, seeds, name)
-                pairs += [values[seed] - base[seed] for seed in values if seed in base]
+                pairs += differences_of(base, values)
                 example |= base
             found = paired(pairs)
             if found is not None:
@@ -109,7 +109,7 @@ def _figure_names(figures: Figures, method: str) -> list[str]:
 
 
 def _compared(base: dict[int, float], values: dict[int, float]) -> Paired | None:
-    return paired([values[seed] - base[seed] for seed in values if seed in base])
+    return paired(differences_of(base, values))
 
 
 def _mean(values: dict[int, float]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean, stdev
 
@@ -23,6 +23,11 @@ class Paired:
     error: float | None
     p: float | None
     test: str | None  # that p comes from: "sign flips" or "t"
+
+
+def differences_of(base: Mapping[int, float], values: Mapping[int, float]) -> list[float]:
+    """Return value − base for every seed that has both."""
+    return [values[seed] - base[seed] for seed in values if seed in base]
 
 
 def paired(differences: Sequence[float]) -> Paired | None:
