@@ -192,7 +192,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     ),
     "a tree without features": (["{images}", "--config", "{config}", "--hierarchy.start_epoch", "0"], "start_epoch"),
     "unknown features": (["{images}", "--config", "{config}", "--hierarchy.features", "dreams"], "features"),
-    "a missing config": (["{images}", "--config", "nowhere.yaml"], "there is no file 'nowhere.yaml'"),
+    "a missing config": (["{images}", "--config", "nowhere.yaml"], "neither a file nor a recipe 'nowhere.yaml'"),
     "a config of prose": (["{images}", "--config", "{prose}"], "is not a YAML file of options"),
     "a config that names code": (["{images}", "--config", "{code}"], "which is not part of hirl"),
     "an unknown key in a config": (

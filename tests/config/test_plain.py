@@ -38,7 +38,7 @@ def test_an_empty_file_holds_no_options(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_recipes() -> None:
-    with pytest.raises(ValueError, match=r"there is no file 'small/nothing'.*small/moco_v2"):
+    with pytest.raises(ValueError, match=r"neither a file nor a recipe 'small/nothing'.*small/moco_v2"):
         read_options("small/nothing")
 
 

@@ -61,10 +61,11 @@ def run(config: Namespace) -> None:
 def gallery_of(collection: Collection, query: ImageSet, found: list[Found]) -> Gallery:
     from hirl.explore.gallery_page import Gallery, Group, Tile
 
-    last = len(collection.z) - 1
     groups = [Group("Query", [Tile((query, 0), Path(query.path(0)).name, "query")])]
     for one in found:
-        note = "as fine as the method tells images apart" if one.level == 0 else f"level {one.level} of {last}"
+        # The tree counts its levels from 0; z0 is that of the method, so z1 belongs to level 0.
+        coarser = f"trained with level {one.level - 1} of the tree"
+        note = "as fine as the method tells images apart" if one.level == 0 else coarser
         tiles = [
             Tile((collection.images, image), f"{cosine:.3f}  {Path(collection.images.path(image)).name}")
             for image, cosine in zip(one.images, one.similarity, strict=True)

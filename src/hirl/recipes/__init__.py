@@ -8,7 +8,7 @@ FOLDER = Path(__file__).parent
 
 
 def recipe_names() -> list[str]:
-    """Names that `--config` takes besides files, such as small/dino."""
+    """Names of the shipped recipes, such as small/dino."""
     return sorted(file.relative_to(FOLDER).with_suffix("").as_posix() for file in FOLDER.rglob("*.yaml"))
 
 
@@ -19,5 +19,5 @@ def recipe_file(name: str) -> Path:
     if name in recipe_names():
         return FOLDER / f"{name}.yaml"
     raise ValueError(
-        f"there is no file {name!r}: --config takes a YAML file or the name of a recipe ({', '.join(recipe_names())})"
+        f"there is neither a file nor a recipe {name!r}: name a YAML file or a recipe ({', '.join(recipe_names())})"
     )
