@@ -134,10 +134,11 @@ def test_official_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "official"), [(0.001, 0.01), (0.01, 0.01), (0.03, 0.01), (0.04, 0.1), (0.1, 0.1), (1.0, 0.1)]
+    ("images", "official"),
+    [(1, 0.01), (600, 0.01), (12_811, 0.01), (40_000, 0.01), (41_000, 0.1), (128_116, 0.1), (10**6, 0.1)],
 )
-def test_other_shares_take_the_nearest_settings(share: float, official: float) -> None:
-    assert nearest_share(share) == official
+def test_the_settings_are_those_of_the_share_of_imagenet_with_as_many_images(images: int, official: float) -> None:
+    assert nearest_share(images) == official
 
 
 # --- the evaluation ---
@@ -151,7 +152,7 @@ def test_it_learns_from_each_share_the_same_in_every_run(coloured_subject: Make)
     assert result.headline["50 %, 4 classes"] > 0.8
     assert result.headline["50 %, 4 classes"] > result.headline["2.5 %, 4 classes"]
     assert result.chosen["2.5 %"]["images"] == 4
-    assert result.chosen["50 %"]["settings_of_share"] == 0.1
+    assert result.chosen["50 %"]["settings_of_share"] == 0.01
     assert evaluation.run(subject) == result
 
 
@@ -187,7 +188,7 @@ def test_a_smaller_batch_is_reported_in_a_line(coloured_subject: Make) -> None:
     SemiSupervised(shares=(0.5,), epochs=1).run(subject)
     assert lines == [
         "semisup 50 %: a batch of 16 instead of the published 1,024, with which 80 images have 0 steps per epoch; "
-        "the rates follow (1.25e-05, 1.25e-05 for the classifier)"
+        "the rates follow (0.000125, 0.000125 for the classifier)"
     ]
     lines.clear()
     settings = SemiSupervised(shares=(0.5,), epochs=1, batch_size=1024)._adapted(

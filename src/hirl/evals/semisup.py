@@ -25,8 +25,9 @@ from hirl.terminal.figures import Figure
 class SemiSupervised(FineTune):
     """Accuracy after the last epoch of training on each share of the training images.
 
-    Rates and batch size are those of the official share, 1 % or 10 %, that is nearest on a log scale; where the images
-    are too few for the published batch, a line gives the one that is used. Beside the arguments of `FineTune`:
+    Rates and batch size are those published for 1 % or 10 % of ImageNet, whichever is nearer in the number of images:
+    few images make few steps, and 10 %'s rates are too low for them. Where there are too few for the published batch,
+    a line gives the one that is used. Beside the arguments of `FineTune`:
 
     Args:
         shares: Shares of the training images, with the same number of images per class.
@@ -45,7 +46,7 @@ class SemiSupervised(FineTune):
         chosen = {}
         for share, picked in self._picked(subject).items():
             images = Subset(subject.train, picked)
-            nearest = nearest_share(share)
+            nearest = nearest_share(len(images))
             name = f"{100 * share:.4g} %"
             task = f"{self.name} {name}"
             settings = self._adapted(official[nearest], len(images), subject, task=task)

@@ -156,7 +156,8 @@ FINE_TUNE_VIT = TrainingSettings(
     regularisation=PUBLISHED,
 )
 
-# By the share of labelled images.
+IMAGENET_IMAGES = 1_281_167
+# By the share of ImageNet's images that have labels.
 SEMI_CNN = {
     0.01: replace(FINE_TUNE_CNN, encoder_lr=0.02, classifier_lr=5.0, batch_size=256),
     0.1: replace(FINE_TUNE_CNN, encoder_lr=0.01, classifier_lr=0.2, batch_size=256),
@@ -168,6 +169,6 @@ SEMI_VIT = {
 }
 
 
-def nearest_share(share: float) -> float:
-    """The share with official settings that is nearest on a log scale; of two equally near, the smaller."""
-    return min(sorted(SEMI_CNN), key=lambda official: abs(math.log(share / official)))
+def nearest_share(images: int) -> float:
+    """The share of ImageNet with official settings that is nearest, on a log scale, to a number of labelled images."""
+    return min(sorted(SEMI_CNN), key=lambda share: abs(math.log(images / (share * IMAGENET_IMAGES))))
