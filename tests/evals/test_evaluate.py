@@ -116,6 +116,23 @@ def test_a_changed_encoder_is_another_one(runs: dict[str, Run]) -> None:
     assert weights.keys() == encoder.state_dict().keys()
 
 
+def test_results_of_an_earlier_revision_are_not_reused(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runs["hirl"]
+    measured = []
+
+    def measure(task: KNN, _subject: Subject) -> Result:
+        measured.append(task.revision)
+        return Result({}, [])
+
+    monkeypatch.setattr(KNN, "run", measure)
+    task = KNN(ks=(7,))
+    for revision in (1, 1, 2, 2, 1):
+        monkeypatch.setattr(KNN, "revision", revision)
+        run.evaluate(task, device="cpu", quiet=True, reuse=True)
+    assert measured == [1, 2]
+    assert [found["protocol"].get("revision") for found in stored(run, "knn")[-2:]] == [None, 2]
+
+
 def test_the_same_encoder_by_whatever_name(runs: dict[str, Run], picture_files: Path, tmp_path: Path) -> None:
     run = runs["hirl"]
     file = Path(shutil.copy(run.encoder_file, tmp_path / "copied.safetensors"))

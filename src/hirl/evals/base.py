@@ -102,6 +102,8 @@ class Evaluation(ABC):
 
     name: ClassVar[str]
     """On the command line and in results."""
+    revision: ClassVar[int] = 1
+    """Raised when the same arguments come to give other figures: results of earlier versions are then not reused."""
 
     @property
     def needs(self) -> Needs:

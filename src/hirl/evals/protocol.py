@@ -32,6 +32,8 @@ def protocol_of(task: Evaluation, subject: Subject, extractor: Extractor) -> dic
         "images": {"size": subject.image_size, "interpolation": subject.interpolation} | asdict(subject.normalisation),
         "data": {part: _described(images, extractor) for part, images in sorted(subject.parts.items())},
     }
+    if task.revision > 1:  # the first is not written: results stored before there were revisions are still found
+        found["revision"] = task.revision
     if task.needs.run and encoder.run is not None:
         found["run"] = _hashes(encoder.run)
     return found

@@ -36,6 +36,7 @@ class SemiSupervised(FineTune):
     """
 
     name: ClassVar[str] = "semisup"
+    revision: ClassVar[int] = 2  # settings follow the number of images, no longer their share
     shares: tuple[float, ...] = (0.01, 0.1)
     files: str | list[str] | None = None
 
