@@ -8,12 +8,16 @@ from pathlib import Path
 import pytest
 
 import hirl
-from hirl.cli.main import main
+from hirl.cli.compare import named_arms
+from hirl.cli.main import main, parse
 from hirl.recipes import recipe_file, recipe_names
 from hirl.runs.folder import Run
+from hirl.studies.arms import change
+
+COMPLETE = [name for name in recipe_names() if name != "paper"]
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", COMPLETE)
 def test_a_recipe_makes_a_method_and_a_hierarchy(name: str) -> None:
     options = hirl.recipe(name)
     assert isinstance(options["method"], hirl.methods.Method)
@@ -21,11 +25,24 @@ def test_a_recipe_makes_a_method_and_a_hierarchy(name: str) -> None:
     assert options["hierarchy"].start_for(options["epochs"]) < options["epochs"]
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", COMPLETE)
 def test_a_recipe_begins_with_its_commands(name: str) -> None:
     head = [line for line in recipe_file(name).read_text().splitlines() if line.startswith("#")]
     assert any(re.search(rf"hirl pretrain \S+ --config {name}$", line) for line in head)
     assert any(line.endswith(f"--config {name} --hierarchy null") for line in head)
+
+
+def test_the_papers_hirl_on_top_of_another_recipe() -> None:
+    args = ["shapes", "--config", "small/moco_v2", "--config", "paper"]
+    hierarchy = parse("pretrain", args).hierarchy
+    small, large = (hirl.recipe(f"{size}/moco_v2")["hierarchy"] for size in ("small", "imagenet"))
+    for name in ("weight_or_one", "features", "builder"):
+        assert getattr(hierarchy, name) == getattr(large, name) != getattr(small, name)
+    assert hierarchy.bank_momentum == 0
+    for name in ("levels", "negatives", "start_epoch"):
+        assert getattr(hierarchy, name) == getattr(small, name)
+    # As an arm it is the same.
+    assert change(small, named_arms(["paper"])["paper"]) == hierarchy
 
 
 def test_a_file_of_the_users_goes_before_a_recipe_of_the_same_name(

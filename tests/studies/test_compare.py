@@ -263,6 +263,8 @@ def test_a_method_of_ones_own_is_tuned_once_it_is_named(
         (["--ablate", "builder.order=sideways"], "top-down"),
         (["--ablate", "builder.wings=2"], "wings"),
         (["--arms", "weight=3"], "must be a name, a colon and settings"),
+        (["--arms", "HIRL"], "neither a file nor a recipe 'HIRL'"),
+        (["--arms", "small/dino"], "must hold the options of hierarchy, and no others"),
         (["--arms", "base: weight=3"], "cannot be called base"),
         (["--arms", "a: weight=3", "a: weight=2"], "twice"),
         (["--arms", "a b: weight=3", "a-b: weight=2"], "the same folder"),

@@ -10,7 +10,7 @@ from jsonargparse import Namespace
 
 from hirl.cli.command import Command
 from hirl.cli.pretrain import exit_if_stopped
-from hirl.config import import_class
+from hirl.config import import_class, read_options
 from hirl.config.parser import Parser
 
 
@@ -22,7 +22,10 @@ def compare_options(parser: Parser) -> None:
     parser.add_argument("recipes", nargs="+", help="Recipes such as small/dino, or YAML files of options.")
     parser.add_options(compare, skip={"data", "recipes", "tasks", "arms", "ablate", "classes"})
     parser.add_argument("--tasks", nargs="+", default=["knn"], help="Evaluations, as for hirl evaluate.")
-    about = "Arms of HIRL in place of the recipe's, each a name and its settings: 'paper: weight=1' 'HIRL:'."
+    about = (
+        "Arms of HIRL in place of the recipe's, each a name and the settings it changes: 'HIRL:' 'light: weight=1'; or "
+        "a file of settings: paper for those of the paper."
+    )
     parser.add_argument("--arms", nargs="+", default=[], help=about)
     about = "Further arms that change one setting each: levels=1000,200,30 weight=10 builder.order=bottom-up."
     parser.add_argument("--ablate", nargs="+", default=[], help=about)
@@ -48,19 +51,34 @@ def run_compare(config: Namespace) -> None:
 
 
 def named_arms(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`paper: weight=1 levels=300,30` as settings by the name of the arm."""
+    """`light: weight=1 levels=300,30` and `paper`, a file, as settings by the name of the arm."""
     arms: dict[str, dict[str, Any]] = {}
     for text in texts:
-        name, colon, settings = text.partition(":")
-        if not name.strip() or not colon:
-            raise ValueError(f"--arms {text!r} must be a name, a colon and settings, such as 'paper: weight=1'")
-        if name.strip() in arms:
-            raise ValueError(f"--arms names the arm {name.strip()!r} twice")
+        name, colon, settings = (part.strip() for part in text.partition(":"))
+        if not name or (not colon and "=" in name):
+            raise ValueError(f"--arms {text!r} must be a name, a colon and settings, such as 'light: weight=1'")
+        if name in arms:
+            raise ValueError(f"--arms names the arm {name!r} twice")
+        if not colon:
+            arms[name] = _settings_of_file(name)
+            continue
         found = [_setting(setting, "--arms") for setting in settings.split()]
-        arms[name.strip()] = dict(found)
-        if len(arms[name.strip()]) < len(found):
+        arms[name] = dict(found)
+        if len(arms[name]) < len(found):
             raise ValueError(f"--arms {text!r} gives a setting twice")
     return arms
+
+
+def _settings_of_file(name: str) -> dict[str, Any]:
+    """The settings of the hierarchy in a file that holds nothing else."""
+    try:
+        options = read_options(name)
+    except ValueError as error:
+        raise ValueError(f"--arms {name!r}: {error}; an arm with settings has a colon, such as 'HIRL:'") from error
+    hierarchy = options.pop("hierarchy", None)
+    if options or not isinstance(hierarchy, dict):
+        raise ValueError(f"--arms {name!r}: the file of an arm must hold the options of hierarchy, and no others")
+    return hierarchy
 
 
 def ablation(settings: Sequence[str]) -> dict[str, list[Any]]:
