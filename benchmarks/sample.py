@@ -1,10 +1,10 @@
 """What a sample through the tree is worth against random choice: classes covered, and KNN with its labels alone.
 
     python -m benchmarks.sample RUN                    # a trained run, on the labelled images it was trained on
-    python -m benchmarks.sample RUN --data FOLDER      # or on others, with a train and a val part
+    python -m benchmarks.sample RUN --data FOLDER      # or on others, with a train and a val split
 
-Each seed is a measurement of its own: it draws four fifths of the training part and builds a new tree over z⁰ of these.
-From them `--size` images are chosen by each way, and the val part is classified by KNN (by a weighted vote over pooled
+Each seed is its own measurement: it draws four fifths of the training split and builds a new tree over z⁰ of these.
+From them `--size` images are chosen by each way, and the val split is classified by KNN (by a weighted vote over pooled
 features of the run's encoder) from these alone.
 """
 
@@ -81,7 +81,7 @@ def measure(run: str, data: str | None, sizes: Sequence[int], seeds: int) -> Tab
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="folder of a trained run")
-    parser.add_argument("--data", help="labelled images with a train and a val part; by default the run's own")
+    parser.add_argument("--data", help="labelled images with a train and a val split; by default the run's own")
     parser.add_argument("--size", type=int, nargs="+", default=[500])
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()

@@ -6,10 +6,10 @@
     python -m benchmarks.study_set grocery/ --test_part test --half odd --out grocery.npz
     python -m benchmarks.study_set fashion-mnist/ --images 10000 --fashion --out fashion.npz
 
-The training part has all images, or with `--images` equally many of each class, the first ones of a shuffle with a
-fixed seed. The test part is the set's own. For choosing settings without a look at the images that are reported on,
+The training split has all images, or with `--images` equally many of each class, the first ones of a shuffle with a
+fixed seed. The test split is the set's own. For choosing settings without a look at the images that are reported on,
 `--held_out` takes that many training images instead, which come next in the same shuffle; where near duplicates within
-the training part would make that too easy, `--half` takes every second test image.
+the training split would make that too easy, `--half` takes every second test image.
 The images must be of one size.
 """
 
@@ -53,11 +53,11 @@ def arrays(images: ImageSet, chosen: Tensor, *, fashion: bool) -> tuple[np.ndarr
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write a part of a labelled set as one .npz file.")
-    parser.add_argument("data", help="labelled images with a training and a test part")
+    parser.add_argument("data", help="labelled images with a training and a test split")
     parser.add_argument("--images", type=int, help="training images; by default all")
     parser.add_argument("--test_part", default="val", help="name of the part to test on")
     parser.add_argument("--half", choices=("even", "odd"), help="test on every second image of that part")
-    parser.add_argument("--held_out", type=int, help="test on this many images held out of the training part")
+    parser.add_argument("--held_out", type=int, help="test on this many images held out of the training split")
     parser.add_argument("--fashion", action="store_true", help="add two coarser label levels to Fashion-MNIST")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

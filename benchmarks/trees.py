@@ -83,7 +83,7 @@ def _shown(values: Sequence[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="a run folder, whose z⁰ is clustered")
-    parser.add_argument("data", nargs="+", help="labelled images with a train and a val part")
+    parser.add_argument("data", nargs="+", help="labelled images with a train and a val split")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--sample", type=int, default=5000, help="most training images per tree")
     parser.add_argument("--levels", nargs="+", type=int, help="nodes per level, fine to coarse; by default suggested")

@@ -13,7 +13,7 @@ GUIDES = {
     "demo": "index.md",
     "pretrain": "training.md",
     "evaluate": "evaluation.md",
-    "compare": "training.md#base-and-hirl-side-by-side",
+    "compare": "training.md#baseline-and-hirl-side-by-side",
     "tune": "training.md#search-for-levels-and-negatives",
     "embed": "evaluation.md",
     "tree": "explore.md#the-tree-page",

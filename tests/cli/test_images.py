@@ -47,7 +47,7 @@ MISTAKES = {
     "a near miss": (["shape"], "did you mean shapes?"),
     "an empty folder": (["{empty}"], "no image in the folder"),
     "a text file": (["{text}"], "is not a set of images"),
-    "an unknown split": (["{photos}", "--split", "val"], "has no parts such as train and val"),
+    "an unknown split": (["{photos}", "--split", "val"], "has no splits such as train and val"),
     "a drawn size too small": (["shapes-4"], "from 16 to 512"),
     "no picture's name": (["{photos}", "--out", "sheet.txt"], "must end in one of"),
     "a sheet in no folder": (["{photos}", "--out", "no/sheet.png"], "does not exist"),

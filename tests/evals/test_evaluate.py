@@ -206,7 +206,7 @@ def test_images_in_memory_and_of_two_sources() -> None:
 
 
 def test_of_other_data_with_parts_the_val_part_is_tested(tmp_path: Path) -> None:
-    """Tested on its training part, nearest neighbours would find each image itself and always be right."""
+    """Tested on its training split, nearest neighbours would find each image itself and always be right."""
     random = np.random.default_rng(0)
     content: dict[str, Any] = {}
     for part, count in (("train", 60), ("val", 20)):

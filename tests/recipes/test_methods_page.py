@@ -32,7 +32,7 @@ def table(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if not line.startswith("|---")]
 
 
-COMPARED = table("| setting | paper or original | ours |")
+COMPARED = table("| setting | paper or official code | ours |")
 VALUES = table(f"| | {' | '.join(RECIPES)} |")
 TASKS = {match for file in TESTS.rglob("test_*.py") for match in re.findall(r"^def (test_\w+)", file.read_text(), re.M)}
 

@@ -1,4 +1,4 @@
-"""The KNN of a running training: on the val part where there is one, and always under its right name."""
+"""The KNN of a running training: on the val split where there is one, and always under its right name."""
 
 from __future__ import annotations
 

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from hirl.explore.collection import Collection
 
 
-def collection_options(parser: Parser, *, tree: bool = True) -> None:
-    parser.add_argument(
-        "subject", help="A run folder, a .npz file written by `hirl embed`, or a .npy file of features (N, D)."
-    )
+FEATURES = "A run folder, a .npz file written by `hirl embed`, or a .npy file of features (N, D)."
+
+
+def collection_options(parser: Parser, *, subject: str = FEATURES, tree: bool = True) -> None:
+    parser.add_argument("subject", help=subject)
     parser.add_argument("--data", help="The images; by default those the run was trained on, or the .npz file names.")
-    parser.add_argument("--split", help="The part of the data; by default its training part.")
+    parser.add_argument("--split", help="The split of the data; by default its training split.")
     if tree:
         parser.add_argument("--tree", type=Path, help="A tree written by `hirl cluster`; by default the run's own.")
         parser.add_argument(

@@ -17,7 +17,7 @@ from hirl.runs.folder import Run
 from hirl.runs.state import run_state
 
 MARKS = ("config.yaml", "metrics.jsonl", "last.ckpt")  # a folder with any of them is a run, though it may be broken
-# The finest level: on the val part, on a fifth of the training images, and the latter in runs of earlier versions.
+# The finest level: on the val split, on a fifth of the training images, and the latter in runs of earlier versions.
 KNN = ("knn_val_level_0", "knn_train_level_0", "knn_level_0")
 
 

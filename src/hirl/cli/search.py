@@ -1,4 +1,4 @@
-"""`hirl search`: the images most like one, at any level of the hierarchy."""
+"""`hirl search`: the images most like one, by z⁰ or a coarser representation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def options(parser: Parser) -> None:
-    collection_options(parser, tree=False)
+    collection_options(parser, subject="A run folder, or a checkpoint in it.", tree=False)
     parser.add_argument("query", help="An image file.")
     parser.add_argument(
         "--level",
@@ -75,4 +75,4 @@ def gallery_of(collection: Collection, query: ImageSet, found: list[Found]) -> G
     return Gallery(f"{collection.name} · search", Path(query.path(0)).name, groups, facts)
 
 
-SEARCH = Command("search", "find the images most like one, at any level of the hierarchy", options, run)
+SEARCH = Command("search", "find the images most like one, at any level of representation", options, run)

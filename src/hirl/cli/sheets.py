@@ -20,7 +20,7 @@ FORMATS = {".png": "PNG", ".webp": "WEBP", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 def source_options(parser: ArgumentParser) -> None:
     parser.add_argument("source", help="a folder, a .npz file, or a known name such as shapes or cifar10")
-    parser.add_argument("--split", help="train, val, test …; by default the training part")
+    parser.add_argument("--split", help="train, val, test …; by default the training split")
     parser.add_argument("--root", type=Path, help="the folder that holds a torchvision data set")
     parser.add_argument("--download", action="store_true", help="download a missing torchvision data set")
 

@@ -79,7 +79,7 @@ def evaluate(
         tasks: Names, or evaluations with arguments of their own; by default knn, clustering, tree and linear.
         data: The labelled images; by default those the run was trained on.
         test_data: The images to test on, if they are not another part of the same data.
-        split: The part to learn from and to search; by default the training part.
+        split: The split to learn from and to search; by default the training split.
         test_split: The part to test on; by default val.
         backbone: The network's timm or torchvision name, for a file of weights that does not name it.
         backbone_args: Further arguments of the timm or torchvision network.

@@ -1,4 +1,4 @@
-"""The images an evaluation runs on: a training part and a test part of the user's data, opened once for all tasks."""
+"""The images an evaluation runs on: a training split and a test split of the user's data, opened once for all tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from hirl.data.sources import open_in_memory
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.sources.splits import NoParts
+from hirl.data.sources.splits import NoSplits
 from hirl.runs.images_file import locate_images
 from hirl.runs.open_encoder import Encoder
 
@@ -28,7 +28,7 @@ class ImageRequest:
         return self._open(self.data, self.split)
 
     def test(self, *, held_out: bool = True, labelled: bool = True) -> ImageSet:
-        """The images to test on: by default the val part, of `test_data` if it has parts, too.
+        """The images to test on: by default the val split, of `test_data` if it has splits, too.
 
         Args:
             held_out: Whether they must be others than the training images.
@@ -39,7 +39,7 @@ class ImageRequest:
             return self._open(source, self.test_split)
         try:
             return self._open(source, "val")
-        except NoParts as error:
+        except NoSplits as error:
             if self.test_data is not None or not held_out:
                 return self._open(source, None)
             train = self.train()
@@ -50,7 +50,7 @@ class ImageRequest:
                     "show what was learnt."
                 ) from error
             raise ValueError(
-                f"{train.name} has no parts such as train and val, but this evaluation learns from some images and is "
+                f"{train.name} has no splits such as train and val, but this evaluation learns from some images and is "
                 "tested on others: name the images to test on with --test_data."
             ) from error
         except ValueError as error:

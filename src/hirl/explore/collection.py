@@ -99,7 +99,7 @@ def open_collection(
     Args:
         subject: A run, its folder or a checkpoint in it; a .npz file written by `hirl embed`; a .npy file of features.
         data: The images; by default those the run was trained on, or the files that the .npz file names.
-        split: The part of the data; by default its training part.
+        split: The split of the data; by default its training split.
         tree: A file written by `hirl cluster`; by default the run's tree, or a new one where there is none.
         levels: Nodes per level of a new tree, fine to coarse; by default they suit the number of images.
         method: The class of the run's method, where that is not part of hirl.

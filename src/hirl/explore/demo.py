@@ -38,7 +38,7 @@ from hirl.train.recipe import recipe
 RECIPE = "small/swav"  # of the small recipes the one that learns most in minutes
 DRAWN = 64  # pixels, so that the page looks well; the recipe trains at 32
 KINDS = 48
-VAL_SHARE = 4  # a picture of the val part per so many of the training part
+VAL_SHARE = 4  # a picture of the val split per so many of the training split
 TASKS = (KNN(ks=(20,)), Clustering(), TreeAgreement(sample=1000))
 SHOWN = {"knn": ("KNN", ""), "clustering": ("clustering, AMI", "AMI, "), "tree": ("tree, AMI", "AMI, ")}
 Say = Callable[[str], None]

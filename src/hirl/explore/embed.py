@@ -61,7 +61,7 @@ def embed(
             encoder that is open already.
         data: The images; by default those the run was trained on.
         out: The file; a .parquet file has a row per image, with its classes by name.
-        split: The part of the data; by default its training part.
+        split: The split of the data; by default its training split.
         backbone: The network's timm or torchvision name, for a file of weights that does not name it.
         backbone_args: Further arguments of the timm or torchvision network.
         weights: A file of weights for a network given by name; by default its weights are random.

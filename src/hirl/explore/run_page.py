@@ -31,7 +31,7 @@ class Chart:
 
 CHARTS = (
     Chart("Losses", r"loss_(image|spd)", "L_img of the method, and L_SPD from the first tree on"),
-    Chart("KNN accuracy", r"knn_level_\d+", "on the val part, by level of the labels; level 0 is the finest", True),
+    Chart("KNN accuracy", r"knn_level_\d+", "on the val split, by level of the labels; level 0 is the finest", True),
     Chart("Effective rank", r"effective_rank", "dimensions that z⁰ uses; near 1 all images look alike", from_zero=True),
     Chart("Spread of z⁰", r"feature_std", "1: spread evenly over the sphere; near 0: collapsed", from_zero=True),
     Chart("Gradients", r"gradient_(image|spd)", "length of the gradient of L_img and of L_SPD at z⁰", from_zero=True),

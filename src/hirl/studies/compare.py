@@ -59,7 +59,7 @@ def compare(
         ablate: {"levels": [(300, 30), (300,)], "weight": [1, 10]}: further arms, one per value, which changes one
             setting each.
         evaluation_data: Data to evaluate on, if not those of pretraining: other images, or annotations for detection.
-        test_data: Images to test on, if they are not another part of the data.
+        test_data: Images to test on, if they are not another split of the data.
         epochs: Epochs for all recipes; by default those of each recipe. The tree starts at the same share of them.
         epochs_factor: Factor on each recipe's own epochs: a set of few images needs more of them.
         accelerator: Device to train on; by default a GPU if there is one.
@@ -154,7 +154,7 @@ def _check_data(
     options: Mapping[str, Mapping[str, Any]],
     arms: Mapping[str, Mapping[str, Hierarchy | None]],
 ) -> None:
-    """Check before the first run what would fail after hours: the labels, the test part, every arm's levels."""
+    """Check before the first run what would fail after hours: the labels, the test split, every arm's levels."""
     defaults = inspect.signature(pretrain).parameters
     for name, given in options.items():
         request = ImageRequest(data, test_data, given.get("split"), None, given.get("channels", 3))

@@ -59,7 +59,7 @@ def tune(
         levels: Trees to try, such as 300,30 300,100,10; by default the paper's two, scaled to the number of images.
         negatives: Numbers of negative paths to try; by default 100 and 1000.
         held_out: Images kept out of training for the loss; by default 8,000, or a fifth of fewer than 40,000.
-        split: The part of the data to train on; by default its training part.
+        split: The split of the data to train on; by default its training split.
         channels: 3, or 1 for grey.
         seed: Seed of all random draws.
         options: Further arguments of `hirl.pretrain`.

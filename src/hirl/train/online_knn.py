@@ -17,7 +17,7 @@ from hirl.methods.base import Method, Plan
 from hirl.metrics.knn import KS, knn_accuracy
 from hirl.metrics.majority import majority_share
 
-QUERY_EVERY = 5  # without a val part, every fifth training image is a query and the others are the gallery
+QUERY_EVERY = 5  # without a val split, every fifth training image is a query and the others are the gallery
 MOST_IMAGES = 10_000  # of the gallery and the queries together
 
 
@@ -45,7 +45,7 @@ class KnnAccuracy:
 
 
 class OnlineKnn:
-    """Best-of-K accuracy of the encoder's features, on the val part of the data or else on some training images.
+    """Best-of-K accuracy of the encoder's features, on the val split of the data or else on some training images.
 
     Training images that serve as queries are held out from the gallery, not from training: that accuracy is comparable
     from epoch to epoch within a run only. The accuracy to report comes from `hirl evaluate`.
@@ -103,16 +103,16 @@ class OnlineKnn:
 
 
 def open_val(data: Any, split: str | None, images: ImageSet) -> ImageSet | None:
-    """The val part of the data that `images`, their training part, come from; None if there is none to compare with.
+    """The val split of the data that `images`, their training split, come from; None if there is none to compare with.
 
-    It must be labelled with the same classes. Images that were opened already have no other part, and without a
-    training part the val part is what the run is trained on.
+    It must be labelled with the same classes. Images that were opened already have no other split, and without a
+    training split the val split is what the run is trained on.
     """
     if isinstance(data, ImageSet) or (split is not None and usual_name(split) != "train"):
         return None
     try:
         val = in_memory(open_images(data, split="val", channels=images.channels))
-    except (ValueError, OSError):  # there are no parts, or no val part
+    except (ValueError, OSError):  # there are no splits, or no val split
         return None
     same = val.label_names == images.label_names and val.path(0) != images.path(0)
     return val if val.labels is not None and same else None

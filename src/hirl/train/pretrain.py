@@ -98,7 +98,7 @@ def pretrain(
         compile: Apply torch.compile to the networks.
         accumulate: Number of parts to split a batch into if it does not fit into memory.
         workers: Processes that read images; by default none for small images in memory, else one per core, at most 8.
-        knn_every: Epochs between KNN evaluations of labelled images, on the val part if there is one; 0 for never.
+        knn_every: Epochs between KNN evaluations of labelled images, on the val split if there is one; 0 for never.
         checkpoint_minutes: Minutes between checkpoints within an epoch; there is always one at its end.
         keep_every: Epochs between checkpoints that are kept in the folder checkpoints; 0 for none.
         init_from: Run folder or encoder file whose weights the encoder starts from; they must match exactly.

@@ -112,7 +112,7 @@ def _rows(found: Choices, hierarchy: Hierarchy | None, images: ImageSet) -> list
         values |= {"levels": ", ".join(map(str, levels)), "first tree": f"epoch {hierarchy.start_epoch}"}
         if hierarchy.levels is None:
             reasons["levels"] = suggest_levels(len(images)).why
-        reasons["first tree"] = "a tree over features that mean little yet does harm"
+        reasons["first tree"] = "an earlier tree, over uninformative features, would hurt training"
         if hierarchy.weight == found.weight:
             values["weight"] = f"{found.weight:g}"
     width = max(map(len, values.values()))

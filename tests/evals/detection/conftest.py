@@ -14,7 +14,7 @@ from .drawn_set import Document, draw_set
 
 @pytest.fixture
 def coco(tmp_path: Path) -> Callable[..., Path]:
-    """Makes a COCO-format folder with the parts train and val of the same pictures; `change` edits the train part."""
+    """Makes a COCO-format folder with the parts train and val of the same pictures; `change` edits the train split."""
 
     def make(change: Callable[[Document], object] | None = None, **arguments: Any) -> Path:
         folder = tmp_path / "coco"

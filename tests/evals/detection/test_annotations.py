@@ -45,7 +45,7 @@ def edit(what: str, place: int, **values: Any) -> Callable[[Document], None]:
     return lambda document: document[what][place].update(values)
 
 
-# What is done to the train part; the rule that is counted; what its sentence says.
+# What is done to the train split; the rule that is counted; what its sentence says.
 DROPPED: list[tuple[Callable[[Document], object], str, str]] = [
     (edit("images", 0, file_name="gone.png"), "missing image file", "image id 1 is missing: there is no file"),
     (edit("images", 0, width=63), "image of another size", "image id 1 is 63 × 56 by its annotations, but"),
@@ -168,7 +168,7 @@ def test_a_file_that_is_cut_short_is_an_error(coco: Coco) -> None:
 def test_a_part_that_is_not_there_is_an_error(coco: Coco, tmp_path: Path) -> None:
     folder = coco()
     (folder / "annotations" / "instances_train.json").unlink()
-    with pytest.raises(ValueError, match="has no annotations of its part 'train'"):
+    with pytest.raises(ValueError, match="has no annotations of its split 'train'"):
         opened(folder)
     with pytest.raises(ValueError, match="there is no folder and no annotation file"):
         opened(tmp_path / "nowhere")

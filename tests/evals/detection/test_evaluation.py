@@ -167,7 +167,7 @@ def test_mistakes_are_one_sentence(change: dict[str, Any], message: str, coco: C
 
 def test_data_that_has_no_boxes_is_refused(coco: Coco, picture_files: Path) -> None:
     options: dict[str, Any] = {"backbone_args": NARROW, "device": "cpu", "quiet": True}
-    with pytest.raises(ValueError, match="has no annotations of its part 'train'"):
+    with pytest.raises(ValueError, match="has no annotations of its split 'train'"):
         hirl.evaluate("resnet10t", SMALL, data=picture_files.parent, **options)
     with pytest.raises(ValueError, match="a Tensor has no boxes"):
         hirl.evaluate("resnet10t", SMALL, data=torch.zeros(4, 3, 8, 8), **options)

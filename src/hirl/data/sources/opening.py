@@ -57,8 +57,8 @@ def open_source(
 
     Args:
         source: The path, name, arrays or object.
-        split: train, val, test, ...; by default the training part if there are parts. If only a test part is held out,
-            val means that part.
+        split: train, val, test, ...; by default the training split, if there are several. If only a test split is held
+            out, val means that one.
         channels: 3, or 1 for greyscale.
         labelled: For folders: None takes labels from folder names if there are any, False never, True requires them.
         root: For torchvision's data sets: the folder that holds them; `source` is then always a name.

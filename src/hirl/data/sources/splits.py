@@ -1,4 +1,4 @@
-"""Names of the parts of a data set (train, val, test), and choosing one of them."""
+"""Names of the splits of a data set (train, val, test), and choosing one of them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def are_splits(folders: Collection[str]) -> bool:
 
 
 def choose_split(asked: str | None, available: Collection[str], *, name: str) -> str:
-    """The member of `available` that `asked` means; by default the only one, or the training part."""
+    """The member of `available` that `asked` means; by default the only one, or the training split."""
     if asked is None and len(available) == 1:
         return next(iter(available))
     wanted = "train" if asked is None else asked
@@ -48,10 +48,10 @@ def choose_split(asked: str | None, available: Collection[str], *, name: str) ->
     raise ValueError(f"{name} has no split {wanted!r}; choose one of {', '.join(map(repr, sorted(available)))}.")
 
 
-class NoParts(ValueError):  # noqa: N818
+class NoSplits(ValueError):  # noqa: N818
     """A split was requested of a source without splits."""
 
 
 def no_splits(asked: str | None, *, name: str) -> None:
     if asked is not None:
-        raise NoParts(f"{name} has no parts such as train and val, so split={asked!r} cannot be chosen.")
+        raise NoSplits(f"{name} has no splits such as train and val, so split={asked!r} cannot be chosen.")

@@ -48,7 +48,7 @@ class Detection(Evaluation):
         accumulate: Parts that a batch is cut into if it does not fit at once.
         precision: Of the forward and backward pass.
         regions: Regions per image that the heads learn from.
-        proposals: Proposals per image in testing, half of those in training.
+        proposals: Proposals per image when testing; training uses twice as many.
         channels: Channels of the feature pyramid (cascade).
         hidden: Width of the box heads (cascade).
     """

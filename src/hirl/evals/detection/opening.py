@@ -25,7 +25,7 @@ def open_detection(
 ) -> DetectionSet:
     """One part of a COCO-format set or Pascal VOC folder; `source` may be a COCO file itself.
 
-    categories: those of the training part, for formats that do not list them.
+    categories: those of the training split, for formats that do not list them.
     """
     path = Path(source).expanduser()
     if not path.exists():
@@ -40,7 +40,7 @@ def open_detection(
     if found is None:
         names = " or ".join(f"instances_{name}*.json" for name in PARTS.get(split, (split,))[:2])
         raise ValueError(
-            f"{str(path)!r} has no annotations of its part {split!r}: put {names} there or in annotations/, or Pascal "
+            f"{str(path)!r} has no annotations of its split {split!r}: put {names} there or in annotations/, or Pascal "
             "VOC files in Annotations/"
         )
     if segment:

@@ -27,7 +27,7 @@ def read_voc(
 ) -> DetectionSet:
     """The images of these XML files, which lie in the folder `images`.
 
-    categories: those of the training part; None to take the names that occur, in alphabetical order.
+    categories: those of the training split; None to take the names that occur, in alphabetical order.
     """
     faults = Faults(name)
     read: list[tuple[AnnotatedImage, Objects]] = []
