@@ -20,8 +20,8 @@ class Hierarchy:
         start_epoch: T₁, the first epoch with a tree, counted from 0. By default half of the epochs if the method's
             arguments are chosen for the images, else, for a method with arguments or a recipe, a tenth of them.
         head_layers: Linear layers per head h_l.
-        weight: Factor on L_SPD. By default that of the method's recipe in small/ if the method's arguments are chosen
-            for the images, else 1, as in Eq. 4.
+        weight: Factor on L_SPD. By default, if the method's arguments are chosen for the images on a CPU, that of the
+            method's recipe in small/; else 1, as in Eq. 4.
         features: What is clustered: "pass" embeds all images, uncropped and in eval mode, as the paper does; "bank"
             saves that time and takes z⁰ of each image's second view from training, which is augmented, computed with
             batch norm in training mode and up to an epoch old. A finished run's tree is always that of a pass.
