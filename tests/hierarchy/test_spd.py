@@ -238,6 +238,36 @@ def test_half_precision_is_close_to_single(random_tree: MakeTree) -> None:
         assert float(spd_loss(z.to(dtype), tree, leaves, negatives=None)) == pytest.approx(single, rel=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_computed_in_single_precision_whatever_the_type_and_under_autocast(
+    random_tree: MakeTree, dtype: torch.dtype
+) -> None:
+    tree, leaves = random_tree((30, 6, 2), 64), torch.arange(16)
+    z = torch.randn(16, 3, 64).to(dtype)
+    single, gradient = loss_and_gradient(z.float(), tree, leaves, negatives=None)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, found = loss_and_gradient(z, tree, leaves, negatives=None)
+    assert float(loss) == pytest.approx(float(single), rel=1e-6)
+    torch.testing.assert_close(found, gradient.to(dtype), rtol=1e-5 if dtype == torch.float32 else 1e-2, atol=1e-7)
+
+
+def test_on_a_negative_path_only_the_own_path_pulls(random_tree: MakeTree) -> None:
+    """There log(1 − s) is cut off; what rounding leaves of its gradient, which is 0 / 0, must not be amplified."""
+    tree = random_tree((8,), 16)
+    leaves = torch.arange(4)
+    z = tree.prototypes[0][leaves + 4][:, None]
+    _, found = loss_and_gradient(z, tree, leaves, negatives=None)
+    wide = z.double().requires_grad_()
+    cosines = torch.nn.functional.normalize(wide[:, 0], dim=-1) @ tree.prototypes[0].double().T  # (4, 8)
+    s = (1 + cosines) / 2
+    own = torch.nn.functional.one_hot(leaves, 8).bool()
+    cut = torch.nn.functional.one_hot(leaves + 4, 8).bool()
+    negative = torch.where(own | cut, 0, torch.log1p(-s.masked_fill(own | cut, 0)))
+    loss = -(s[own].log() + negative.sum(1) / 7).mean()
+    (expected,) = torch.autograd.grad(loss, wide)
+    torch.testing.assert_close(found, expected.float(), rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_gradients_keep_a_scalers_factor(random_tree: MakeTree, dtype: torch.dtype) -> None:
     """Each of many negatives pulls by less than float16 can hold; the factor must come in before the rounding."""

@@ -13,6 +13,7 @@ from PIL import Image
 
 from hirl.cli.main import main
 from hirl.data import Shapes
+from hirl.hierarchy.settings import Hierarchy
 from hirl.methods import DINO, SimSiam, SwAV
 from hirl.methods.base import Method, Plan
 from hirl.runs.folder import Run
@@ -146,6 +147,8 @@ def test_a_method_that_is_only_named_gets_a_small_network(
     assert run.config["method"]["init_args"]["backbone_args"]["img_size"] == 32
     assert run.config["hierarchy"]["assign"] == "step"
     assert run.config["hierarchy"]["weight"] == recipe("small/swav")["hierarchy"].weight
+    stored = pretrain(photos, SwAV, Hierarchy(assign="stored"), out=tmp_path / "stored", **options)  # type: ignore[arg-type]
+    assert stored.config["hierarchy"]["assign"] == "stored"
     assert "first tree" in capsys.readouterr().out
     line = ["pretrain", str(photos), "--method", "SimSiam", "--out", str(tmp_path / "simsiam"), "--hierarchy", "null"]
     assert main([*line, "--epochs", "1", "--accelerator", "cpu", "--workers", "0"]) == 0

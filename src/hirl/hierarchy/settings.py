@@ -28,7 +28,7 @@ class Hierarchy:
         bank_momentum: For features from the bank: the share of the earlier epochs in the mean of z⁰ over epochs that is
             clustered. It averages out the augmentations; 0 clusters z⁰ of the last epoch alone.
         assign: Where an image's leaf comes from: "stored" is its leaf of the last clustering; "step" finds the leaf
-            of its second global view at every step, as SwAV needs it.
+            of its second global view at every step. By default step for SwAV, as in the paper, else stored.
         builder: Clusters the features into a tree.
     """
 
@@ -39,7 +39,7 @@ class Hierarchy:
     weight: float | None = None
     features: Literal["bank", "pass"] = "bank"
     bank_momentum: float = 0.7
-    assign: Literal["stored", "step"] = "stored"
+    assign: Literal["stored", "step"] | None = None
     builder: TreeBuilder = HierarchicalKMeans()  # noqa: RUF009 (frozen)
 
     def __post_init__(self) -> None:
@@ -58,12 +58,23 @@ class Hierarchy:
 
     def resolved(self, N: int, epochs: int) -> Hierarchy:
         """The settings with the defaults for N images and `epochs` epochs filled in."""
-        return replace(self, levels=self.levels_for(N), start_epoch=self.start_for(epochs), weight=self.weight_or_one)
+        return replace(
+            self,
+            levels=self.levels_for(N),
+            start_epoch=self.start_for(epochs),
+            weight=self.weight_or_one,
+            assign=self.assign_or_stored,
+        )
 
     @property
     def weight_or_one(self) -> float:
         """The factor on L_SPD: the given one, or that of Eq. 4."""
         return 1.0 if self.weight is None else self.weight
+
+    @property
+    def assign_or_stored(self) -> Literal["stored", "step"]:
+        """Where an image's leaf comes from: as given, or as most methods have it."""
+        return "stored" if self.assign is None else self.assign
 
     def levels_for(self, N: int) -> tuple[int, ...]:
         """Return the levels for N images: the given ones, if they fit, or suggested ones."""

@@ -31,7 +31,7 @@ def spd_loss(
     work to L small matrix products; loss and gradient are the same in expectation.
     `generator` must be on the device of z.
 
-    Computes in z's own float type, with sums of logs in float32 at least; values and gradients are finite for every z.
+    Computes in float32 at least, whatever the type of z and under autocast; values and gradients are finite for every z.
     """
     _check(z, tree, leaves, negatives, sampling)
     tree = tree if tree.device == z.device else tree.to(z.device)
@@ -42,7 +42,8 @@ def spd_loss(
         drawn, excluded = _draw_per_image(leaves, others, count, generator)  # (B, 1 + K)
     else:
         drawn, excluded = _draw_for_batch(leaves, others, count, generator)  # (B + K + 1,)
-    loss: Tensor = _PathDiscrimination.apply(z, tree, drawn, excluded, count)
+    with torch.autocast(z.device.type, enabled=False):
+        loss: Tensor = _PathDiscrimination.apply(z, tree, drawn, excluded, count)
     return loss
 
 
@@ -55,7 +56,6 @@ class _PathDiscrimination(torch.autograd.Function):
         paths = tree.paths[drawn]  # (…, L)
         pairs = [_cosines(unit[:, level], nodes, paths[..., level]) for level, nodes in enumerate(tree.prototypes)]
         cosines = torch.stack([cosine for cosine, _ in pairs])  # (L, B, leaves)
-        cosines = cosines.to(torch.promote_types(cosines.dtype, torch.float32))
         eps = torch.finfo(cosines.dtype).eps
         halves = (cosines * 0.5).add_(0.5)  # (1 + cos)/2, of which rounding leaves a few outside 0 … 1
         inside = halves.clamp(eps, 1)
@@ -78,9 +78,8 @@ class _PathDiscrimination(torch.autograd.Function):
         loss = terms.sum() / -B  # Eq. 3
         if ctx.needs_input_grad[0]:
             slopes = (slope * (0.5 / B) / inside).masked_fill_(inside != halves, 0)  # by cos, (L, B, leaves)
-            # In float32 at least until the loss's own gradient, which includes a gradient scaler's factor, is known.
-            with torch.autocast(z.device.type, enabled=False):
-                pulls = [pull(part) for (_, pull), part in zip(pairs, slopes, strict=True)]
+            pulls = [pull(part) for (_, pull), part in zip(pairs, slopes, strict=True)]
+            # Not in z's type before the loss's own gradient, which includes a gradient scaler's factor, is known.
             ctx.save_for_backward(pull_to_z(torch.stack(pulls, dim=1)))
             ctx.dtype = z.dtype
         return loss
@@ -137,19 +136,19 @@ def _cosines(z: Tensor, prototypes: Tensor, nodes: Tensor) -> tuple[Tensor, Pull
     """Return cosines of unit z (B, D) with the prototypes at `nodes`: (K,), or (B, K) for different nodes per image."""
     if nodes.ndim == 1 and len(nodes) < len(prototypes):
         rows = prototypes.index_select(0, nodes).to(z.dtype)
-        return z @ rows.T, lambda slope: slope @ rows.to(slope.dtype)
+        return z @ rows.T, lambda slope: slope @ rows
     rows = prototypes.to(z.dtype)
     every = z @ rows.T  # (B, M)
     where = nodes.expand(len(z), -1)
 
     def pull(slope: Tensor) -> Tensor:
-        return slope.new_zeros(every.shape).scatter_add_(1, where, slope) @ rows.to(slope.dtype)
+        return slope.new_zeros(every.shape).scatter_add_(1, where, slope) @ rows
 
     return every.gather(1, where), pull
 
 
 def _unit(z: Tensor) -> tuple[Tensor, Pull]:
-    """Return z at length 1 along the last dimension.
+    """Return z at length 1 along the last dimension, in float32 at least.
 
     Scaled by its largest value first, so that squares neither overflow nor vanish; a z too small to have a direction
     stays short, where F.normalize's gradient would overflow in half precision.
@@ -164,7 +163,7 @@ def _unit(z: Tensor) -> tuple[Tensor, Pull]:
         along = (slope * unit).sum(-1, keepdim=True).masked_fill_(length < 1, 0)
         return slope.addcmul(along, unit, value=-1) / (length.clamp(min=1) * largest)
 
-    return unit.to(z.dtype), pull
+    return unit, pull
 
 
 def _check(z: Tensor, tree: PrototypeTree, leaves: Tensor, negatives: int | None, sampling: str) -> None:

@@ -82,7 +82,7 @@ class Loop:
     def __post_init__(self) -> None:
         self.ranks = Ranks(dist.group.WORLD if self.fabric.world_size > 1 else None)
         self.joint = Joint(
-            self.method, self.paths, assign="stored" if self.hierarchy is None else self.hierarchy.assign
+            self.method, self.paths, assign="stored" if self.hierarchy is None else self.hierarchy.assign_or_stored
         )
         groups = [group | {"of": "method"} for group in self.method.param_groups(self.method)]
         if self.paths is not None:

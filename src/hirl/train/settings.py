@@ -47,6 +47,9 @@ def settle(
 ) -> Settings:
     """Fill in what is not given. `method` is a class if its arguments, too, are to be chosen."""
     given = {"epochs": epochs, "batch_size": batch_size, "image_size": image_size}
+    if hierarchy is not None and hierarchy.assign is None:
+        of_swav = issubclass(method if isinstance(method, type) else type(method), SwAV)
+        hierarchy = replace(hierarchy, assign="step" if of_swav else "stored")
     if isinstance(method, Method):
         return Settings(
             method,
@@ -66,7 +69,7 @@ def settle(
         found = choose(method, len(images), side, machine, **given)
         about = f"chosen for {len(images):,} images of about {side} px and {machine}:"
     if hierarchy is not None:
-        hierarchy = _fitted(hierarchy, method, found)
+        hierarchy = _fitted(hierarchy, found)
     summary = f"settings as in {run.config_file}" if earlier else "\n".join((about, *_rows(found, hierarchy, images)))
     return Settings(found.method, hierarchy, found.epochs, found.batch_size, found.image_size, summary)
 
@@ -92,13 +95,11 @@ def _earlier(run: Run, method: type[Method]) -> dict[str, Any] | None:
     return options if type(options["method"]) is method else None
 
 
-def _fitted(hierarchy: Hierarchy, method: type[Method], found: Choices) -> Hierarchy:
+def _fitted(hierarchy: Hierarchy, found: Choices) -> Hierarchy:
     """HIRL's settings for short runs, as in the recipes of small/, where they are not given."""
     if hierarchy.start_epoch is None:
         hierarchy = replace(hierarchy, start_epoch=max(1, found.epochs // 2))
-    if hierarchy.weight is None:
-        hierarchy = replace(hierarchy, weight=found.weight)
-    return replace(hierarchy, assign="step") if method is SwAV else hierarchy
+    return hierarchy if hierarchy.weight is not None else replace(hierarchy, weight=found.weight)
 
 
 def _rows(found: Choices, hierarchy: Hierarchy | None, images: ImageSet) -> list[str]:
