@@ -263,6 +263,8 @@ def test_a_method_of_ones_own_is_tuned_once_it_is_named(
         (["--ablate", "builder.order=sideways"], "top-down"),
         (["--ablate", "builder.wings=2"], "wings"),
         (["--arms", "weight=3"], "must be a name, a colon and settings"),
+        (["--ablate", "weight=heavy"], "the arm weight=heavy"),
+        (["--linear.rates", "0.1"], "--linear.rates is for the task linear"),
         (["--arms", "HIRL"], "neither a file nor a recipe 'HIRL'"),
         (["--arms", "small/dino"], "must hold the options of hierarchy, and no others"),
         (["--arms", "base: weight=3"], "cannot be called base"),

@@ -22,6 +22,13 @@ def test_few_pairs_are_compared_by_a_t_test(count: int) -> None:
     assert found.p == pytest.approx(ttest_1samp(differences, 0).pvalue)
 
 
+def test_differences_that_are_equal_up_to_rounding_have_no_spread() -> None:
+    """One test image of 120 in each of two pairs is no proof of anything."""
+    found = paired([25 / 120 - 24 / 120, 31 / 120 - 30 / 120])
+    assert found is not None
+    assert (found.error, found.p) == (0, None)
+
+
 @pytest.mark.parametrize("count", [6, 9])
 def test_more_pairs_are_compared_by_flipping_signs(count: int) -> None:
     differences = np.random.default_rng(count).normal(0.5, 1, count)

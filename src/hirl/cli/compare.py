@@ -9,13 +9,13 @@ import yaml
 from jsonargparse import Namespace
 
 from hirl.cli.command import Command
+from hirl.cli.evaluate import add_task_options
 from hirl.cli.pretrain import exit_if_stopped
 from hirl.config import import_class, read_options
 from hirl.config.parser import Parser
 
 
 def compare_options(parser: Parser) -> None:
-    from hirl.evals import EVALUATIONS
     from hirl.studies.compare import compare
 
     parser.add_argument("data", help="Labelled images: a folder, a .npz file, or a known name such as shapes.")
@@ -31,8 +31,7 @@ def compare_options(parser: Parser) -> None:
     parser.add_argument("--ablate", nargs="+", default=[], help=about)
     about = "Methods and tree builders outside hirl that recipes or arms name, as package.module.Class."
     parser.add_argument("--classes", nargs="+", default=[], help=about)
-    for name, kind in EVALUATIONS.items():
-        parser.add_options(kind, name)
+    add_task_options(parser, default=())
 
 
 def run_compare(config: Namespace) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from jsonargparse import Namespace
 
 from hirl.cli.command import Command
+from hirl.config.line import option_values
 from hirl.config.parser import Parser
 
 
@@ -19,8 +22,27 @@ def evaluate_options(parser: Parser) -> None:
     parser.add_argument("tasks", nargs="*", help=tasks)
     parser.add_options(evaluate, skip={"subject", "tasks", "method", "quiet"})
     parser.add_argument("--method", help="The class of the run's method as package.module.Class, if not part of hirl.")
+    add_task_options(parser, DEFAULT_TASKS)
+
+
+def add_task_options(parser: Parser, default: Sequence[str]) -> None:
+    """Add the options of all tasks. One of a task that is not evaluated would have no effect, so it is refused."""
+    from hirl.evals import EVALUATIONS, find_evaluation
+
     for name, kind in EVALUATIONS.items():
         parser.add_options(kind, name)
+
+    def check(_files: Namespace, values: Namespace) -> None:
+        asked = [find_evaluation(name).name for name in values.tasks or default]
+        for option in option_values(parser.argv):
+            task, dot, _ = option.partition(".")
+            if dot and task in EVALUATIONS and task not in asked:
+                raise ValueError(
+                    f"--{option} is for the task {task}, which is not among those to evaluate ({', '.join(asked)}): "
+                    "name the task, or leave the option out"
+                )
+
+    parser.adapt = check
 
 
 def run_evaluate(config: Namespace) -> None:

@@ -31,7 +31,7 @@ def spd_loss(
     work to L small matrix products; loss and gradient are the same in expectation.
     `generator` must be on the device of z.
 
-    Computes in float32 at least, whatever the type of z and under autocast; values and gradients are finite for every z.
+    Computes in float32 at least, whatever the type of z, under autocast too; values and gradients are always finite.
     """
     _check(z, tree, leaves, negatives, sampling)
     tree = tree if tree.device == z.device else tree.to(z.device)

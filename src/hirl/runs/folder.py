@@ -44,7 +44,7 @@ class Run:
     last.ckpt          the state after the last step that was saved
     checkpoints/       states that are kept (keep_every)
     log.txt            the run's messages, with the time
-    encoder.safetensors, tree.safetensors, skipped.txt
+    encoder.safetensors, tree.safetensors, skipped.txt, wandb_id.txt
     results/           one file per task and protocol: figures with their protocol
     features/          cached features of evaluated images; may be deleted at any time
     """
@@ -93,20 +93,21 @@ class Run:
         """The resolved configuration as this version writes it, whichever version wrote the file."""
         self.check_exists()
         damaged = f"{str(self.config_file)!r} is damaged"
+        remedy = "restore the file, or delete the run's folder to train it again"
         try:
             options = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, ValueError) as error:
-            raise ValueError(f"{damaged}: it is not a YAML file ({' '.join(str(error).split())})") from error
+            raise ValueError(f"{damaged}: it is not a YAML file ({' '.join(str(error).split())}); {remedy}") from error
         if not isinstance(options, dict):
-            raise ValueError(f"{damaged}: it does not hold the options of a run")
+            raise ValueError(f"{damaged}: it does not hold the options of a run; {remedy}")
         missing = [name for name in OPTIONS if name not in options]
         if missing:
-            raise ValueError(f"{damaged}: it lacks {', '.join(missing)}")
+            raise ValueError(f"{damaged}: it lacks {', '.join(missing)}; {remedy}")
         method = options["method"]
         if not (isinstance(method, dict) and isinstance(method.get("class_path"), str) and "init_args" in method):
-            raise ValueError(f"{damaged}: its method is not a class with arguments")
+            raise ValueError(f"{damaged}: its method is not a class with arguments; {remedy}")
         if not isinstance(options["hierarchy"], dict | None) or not isinstance(options["epochs"], int):
-            raise ValueError(f"{damaged}: its hierarchy or its epochs are not those of a run")
+            raise ValueError(f"{damaged}: its hierarchy or its epochs are not those of a run; {remedy}")
         return upgrade(options)
 
     @property
@@ -196,9 +197,19 @@ class Run:
                 ) from error
             yield
 
-    def forget_after(self, step: int) -> None:
-        """Drop reports of steps after the last checkpoint: a continued run repeats them."""
-        kept = [line for line in self.metrics() if line["step"] <= step]
+    def forget_after(self, step: int, *, final_tree: bool = False) -> None:
+        """Drop the reports that a run continued from its checkpoint of that step makes again.
+
+        They are those of later steps, that of the tree that is built before the next step, and that of the end.
+        `final_tree`: the checkpoint holds the final tree, which is not built again.
+        """
+
+        def is_kept(line: dict[str, Any]) -> bool:
+            tree, end = "seconds_kmeans" in line, line.get("finished")
+            again = (tree and not final_tree) or end
+            return bool(line["step"] < step or (line["step"] == step and not again))
+
+        kept = [line for line in self.metrics() if is_kept(line)]
         with atomic_write(self.metrics_file) as aside:
             aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
 

@@ -42,15 +42,17 @@ def make_arms(
         raise ValueError(f"an arm cannot be called {BASE}, which is the baseline")
     if len({arm_folder(name) for name in changed}) < len(changed):
         raise ValueError(f"two of the arms {', '.join(changed)} would have the same folder: give them other names")
-    made = {name: change(hierarchy, settings, classes) for name, settings in changed.items()}
+    made = {name: change(hierarchy, settings, classes, arm=name) for name, settings in changed.items()}
     for (one, mine), (other, theirs) in combinations(made.items(), 2):
         if mine == theirs:
             raise ValueError(f"the arms {one} and {other} have the same settings: leave one of them out")
     return {BASE: None, **made}
 
 
-def change(hierarchy: Hierarchy, settings: Mapping[str, Any], classes: Collection[type] = ()) -> Hierarchy:
-    """Return `hierarchy` with other `settings`; one of its tree builder is called builder.NAME."""
+def change(
+    hierarchy: Hierarchy, settings: Mapping[str, Any], classes: Collection[type] = (), *, arm: str = HIRL
+) -> Hierarchy:
+    """Return `hierarchy` with other `settings`, those of `arm`; one of its tree builder is called builder.NAME."""
     plain = to_plain(hierarchy)
     if isinstance(named := settings.get("builder"), str):
         settings = {**settings, "builder": {"class_path": named, "init_args": {}}}
@@ -60,10 +62,11 @@ def change(hierarchy: Hierarchy, settings: Mapping[str, Any], classes: Collectio
         elif name in SETTINGS:
             plain[name] = to_plain(value)
         else:
-            raise ValueError(f"there is no setting {name!r}: choose from {', '.join(SETTINGS)} and {BUILDER}NAME")
+            names = f"{', '.join(SETTINGS)} and {BUILDER}NAME"
+            raise ValueError(f"the arm {arm!r}: there is no setting {name!r}: choose from {names}")
     given = settings.get("builder", hierarchy.builder)
     own = [type(given)] if isinstance(given, TreeBuilder) else []
-    return Hierarchy(**load(Hierarchy, plain, source="an arm", classes=[*classes, *own]))
+    return Hierarchy(**load(Hierarchy, plain, source=f"the arm {arm}", classes=[*classes, *own]))
 
 
 def arm_folder(name: str) -> str:

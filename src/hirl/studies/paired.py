@@ -11,6 +11,7 @@ import numpy as np
 
 EXACT = 16  # most pairs whose sign flips are all tried
 FLIPS = 1 << EXACT  # drawn for more pairs
+ROUNDING = 1e-12  # differences that differ by no more are equal: figures are of the order of 1
 FEWEST = 6  # pairs for a sign-flip test: with fewer it cannot fall below 0.06
 
 
@@ -41,7 +42,8 @@ def paired(differences: Sequence[float]) -> Paired | None:
     count, average = len(differences), mean(differences)
     if count == 1:
         return Paired(1, average, None, None, None)
-    error = stdev(differences) / count**0.5
+    equal = max(differences) - min(differences) <= ROUNDING
+    error = 0.0 if equal else stdev(differences) / count**0.5
     if count >= FEWEST:
         return Paired(count, average, error, sign_flip(differences), "sign flips")
     return Paired(count, average, error, t_test(average, error, count), "t")
