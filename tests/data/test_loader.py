@@ -12,13 +12,16 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data._utils.pin_memory import pin_memory
 from torchvision.transforms import v2
 
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import BadImage, ImageSet, in_memory, open_images
 from hirl.data.sources.subset import Subset
 from hirl.data.views import Blur, Jitter, View, multi_crop
-from hirl.data.views.render import Batch, ViewRenderer, join
+from hirl.data.views.masks import mask_on_cpu
+from hirl.data.views.render import Batch, Piece, ViewRenderer, join
 from hirl.methods import IBOT, SwAV
 
 VIEWS = IBOT(backbone_args={"img_size": 32, "patch_size": 8}, local_crops=2).views(32)
@@ -182,6 +185,80 @@ def test_colours_may_be_left_to_another_device(files: ImageSet) -> None:
     halves = [elsewhere.begin(indices.numpy(), 1) for indices in expected.index.split(4)]
     assert all(group.dtype == torch.uint8 for half in halves for group in half.groups)
     assert_same([renderer.finish(join(halves), 1)], [expected])
+
+
+class Work(TorchDispatchMode):
+    """Notes the names of operations on the device and the shapes of copies to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[str] = []
+        self.uploads: list[tuple[int, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.device.type == "meta":
+            self.operations.append(func.overloadpacket.__name__)
+            if any(isinstance(arg, Tensor) and arg.device.type == "cpu" for arg in args):
+                self.uploads.append(tuple(result.shape))
+        return result
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_copies_to_a_gpu_are_few_and_nothing_comes_back(
+    kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the meta device, which stands in for a GPU: it has no values, so reading any would raise an error."""
+    monkeypatch.setattr("hirl.data.loader._LARGEST_PIECE", 10)
+    images = request.getfixturevalue(kind)
+    loader = Loader(images, VIEWS, batch_size=20, workers=0, device="meta")
+    epoch_of(loader)  # mean and std are copied once
+    with Work() as work:
+        batch = next(iter(loader))
+    assert all(view.is_meta for view in batch.views)
+    assert batch.index.is_meta
+    crops: list[tuple[int, ...]]
+    if kind == "files":  # two sizes in two pieces, concatenated on the device
+        crops = [(2, 10, 3, 32, 32), (2, 10, 3, 16, 16)] * 2
+        assert work.operations.count("cat") == 2
+    else:  # the images, and for each of four views the boxes
+        crops = [(20, 3, 32, 32), *[(20, 5)] * 4]
+    assert work.uploads[: len(crops)] == crops
+    colours, rest = work.uploads[len(crops) : len(crops) + 4], work.uploads[len(crops) + 4 :]
+    assert [shape for shape in colours if len(shape) == 2] == [(40, 5)] * 2  # per size the parameters, and the rows
+    assert rest == [(20, 4, 4)] * 2 + [(20,)]  # masks and index
+
+
+def test_masks_on_a_gpu_carry_those_on_the_cpu_along(memory: ImageSet) -> None:
+    elsewhere, here = (epoch_of(Loader(memory, VIEWS, batch_size=50, device=device))[0] for device in ("meta", "cpu"))
+    for sent, mask in zip(elsewhere.masks[:2], here.masks[:2], strict=True):
+        assert sent is not None
+        assert mask is not None
+        assert sent.is_meta
+        assert torch.equal(mask_on_cpu(sent), mask)
+        assert mask_on_cpu(mask) is mask
+
+
+def test_crops_for_a_gpu_are_pinned(files: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By DataLoader, which calls this function on what workers hand over; without a GPU nothing can be pinned."""
+    pinned: list[Tensor] = []
+
+    def pin(tensor: Tensor) -> Tensor:
+        pinned.append(tensor)
+        return tensor
+
+    monkeypatch.setattr(Tensor, "pin_memory", pin)
+    piece = Loader(files, VIEWS, batch_size=8, workers=0).renderer.begin(np.arange(4), 0)
+    elsewhere = torch.empty(2, 4, 3, 32, 32, device="meta")
+    made = pin_memory(Piece(piece.index, [*piece.groups, elsewhere], piece.masks, []))
+    assert [id(tensor) for tensor in pinned] == [id(group) for group in piece.groups]
+    assert isinstance(made, Piece)
+    assert made.groups[-1] is elsewhere
+
+
+def test_mean_and_std_are_copied_to_a_device_once(memory: ImageSet) -> None:
+    first, again = (Loader(memory, VIEWS, batch_size=8).normalisation.tensors(torch.device("meta")) for _ in range(2))
+    assert all(one is other for one, other in zip(first, again, strict=True))
 
 
 def test_the_number_of_threads_is_left_as_it_was(memory: ImageSet) -> None:

@@ -294,3 +294,18 @@ def test_a_file_added_right_after_a_scan_is_listed(tmp_path: Path) -> None:
     for number in range(1, 40):  # faster than the file system's clock ticks
         images_at(root, [f"{number}.png"])
         assert len(scan(root)[""]) == number + 1
+
+
+@pytest.mark.parametrize(
+    "path", ["//{}/outside/s.png", "///{}/outside/s.png", "../outside/s.png", "a/../../outside/s.png"]
+)
+def test_a_list_of_images_does_not_lead_out_of_the_folder(path: str, tmp_path: Path) -> None:
+    images_at(tmp_path, ["outside/s.png", "inside/a/s.png"])
+    lists = tmp_path / "inside" / "train_list.txt"
+    lists.write_text("/a/s.png 0\n")  # one leading slash is Places365's way to write a path below the folder
+    assert open_images(tmp_path / "inside").path(0) == str(tmp_path / "inside" / "a" / "s.png")
+    escape = path.format(str(tmp_path).lstrip("/"))
+    for text in (f"{escape} 0\n", f"/a/s.png 0\n{escape} 0\n"):
+        lists.write_text(text)
+        with pytest.raises(ValueError, match="it must be a path below the folder and a class number"):
+            open_images(tmp_path / "inside")

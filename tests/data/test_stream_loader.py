@@ -77,6 +77,14 @@ def test_batches_are_complete_and_masks_come_along(tmp_path: Path) -> None:
     assert loader.waited > 0
 
 
+def test_a_gpu_is_never_read_from(tmp_path: Path) -> None:
+    """On the meta device, which stands in for a GPU: it has no values, so reading any would raise an error."""
+    loader = StreamLoader(shards(tmp_path), PAIR, batch_size=30, device="meta")
+    batches = list(loader)
+    assert len(batches) == SHARDS * EACH // 30
+    assert all(view.is_meta and view.shape == (30, 3, 32, 32) for batch in batches for view in batch.views)
+
+
 def test_views_are_those_of_an_indexed_set(tmp_path: Path) -> None:
     """The first shard's numbers are its places, so a folder of the same pictures gives the same views."""
     stream = shards(tmp_path)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms.v2 import functional as tv
 
 from hirl.data.views import photometry
@@ -145,3 +147,48 @@ def test_rows_do_not_depend_on_their_company_or_on_threads() -> None:
             assert torch.equal(photometry.coloured(images[rows], some, mean, std), together[rows])
     finally:
         torch.set_num_threads(threads)
+
+
+def test_a_gpu_gets_the_same_jitters_in_fewer_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = torch.randint(0, 256, (300, 3, 16, 16), generator=torch.Generator().manual_seed(4), dtype=torch.uint8)
+    drawn = random_colours(300)
+    mean, std = torch.zeros(3), torch.ones(3)
+    expected = photometry.coloured(images, drawn, mean, std)
+    groups = photometry._jitter_groups
+    assert len(list(groups(drawn, by_order=True))) == 24  # of four jitters each
+    assert len(list(groups(drawn, by_order=False))) == 16  # of one
+    monkeypatch.setattr(photometry, "_jitter_groups", lambda drawn, by_order: groups(drawn, by_order=not by_order))
+    assert torch.equal(photometry.coloured(images, drawn, mean, std), expected)
+
+
+class Launches(TorchDispatchMode):
+    """Counts copies to the meta device, and operations there other than views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uploads = self.operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_meta and not func.is_view:
+            self.operations += 1
+            self.uploads += any(isinstance(arg, Tensor) and not arg.is_meta for arg in args)
+        return result
+
+
+@pytest.mark.parametrize("size", [64, 224])  # both ways of blurring
+def test_a_batch_on_a_gpu_needs_two_copies_and_few_operations(size: int) -> None:
+    """Whatever the number of images: on the meta device, which stands in for a GPU."""
+    images = torch.empty(512, 3, size, size, dtype=torch.uint8, device="meta")
+    mean, std = torch.zeros(3, device="meta"), torch.ones(3, device="meta")
+    with Launches() as launches:
+        photometry.coloured(images, random_colours(512), mean, std)
+    assert launches.uploads == 2  # parameters and rows
+    assert launches.operations < 550
+
+
+def test_nothing_to_do_but_normalise() -> None:
+    images = torch.full((2, 3, 8, 8), 51, dtype=torch.uint8)
+    none = Colours(np.full(2, -1), np.ones((2, 4)), np.zeros(2, bool), np.zeros(2), np.zeros(2, bool))
+    result = photometry.coloured(images, none, torch.full((3,), 0.1), torch.ones(3))
+    torch.testing.assert_close(result, torch.full((2, 3, 8, 8), 0.1))

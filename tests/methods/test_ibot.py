@@ -9,12 +9,13 @@ import pytest
 import torch
 from lightly.loss import DINOLoss, IBOTPatchLoss
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hirl.backbones import tokens
-from hirl.data.views.masks import block_masks
+from hirl.data.views.masks import block_masks, uploaded_mask
 from hirl.methods import DINO, IBOT
 from hirl.methods.base import Plan
-from hirl.methods.ibot import patch_distillation
+from hirl.methods.ibot import Hidden, patch_distillation
 
 
 @pytest.fixture
@@ -85,7 +86,12 @@ def test_patch_loss_and_gradient_against_slow_ones(generator: torch.Generator) -
         slow = slow + (torch.stack(terms).mean() if terms else 0.0) / 5
     flat = hidden.flatten(1)
     loss = patch_distillation(
-        student[flat], teacher[flat], hidden, centre, student_temperature=0.1, teacher_temperature=0.04
+        student[flat],
+        teacher[flat],
+        Hidden.of(hidden, hidden),
+        centre,
+        student_temperature=0.1,
+        teacher_temperature=0.04,
     )
     torch.testing.assert_close(loss, slow)
     torch.testing.assert_close(torch.autograd.grad(loss, student), torch.autograd.grad(slow, student))
@@ -157,6 +163,47 @@ def test_hidden_patches_are_learned(small: dict[str, dict[str, Any]], plan: Plan
     assert ends[1] < 0.9 * ends[0]
 
 
+def test_hidden_patches_are_those_of_the_mask(generator: torch.Generator) -> None:
+    mask = torch.rand(5, 3, 4, generator=generator) < 0.4
+    mask[2] = False
+    patches = torch.randn(5, 12, 7, generator=generator)
+    hidden = Hidden.of(mask, mask)
+    assert torch.equal(patches[hidden.crop, hidden.patch], patches[mask.flatten(1)])
+    assert torch.equal(hidden.together, mask.sum((1, 2), keepdim=True).expand_as(mask)[mask])
+    none = Hidden.of(torch.zeros_like(mask), torch.zeros_like(mask))
+    assert patches[none.crop, none.patch].shape == (0, 7)
+
+
+class Waits(TorchDispatchMode):
+    """Notes the operations that a GPU would make the CPU wait for, with the tensor they read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[tuple[str, Tensor]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        places = args[1] if name in ("index", "index_put", "index_put_", "_index_put_impl_") else ()
+        by_mask = any(place is not None and place.dtype == torch.bool for place in places)
+        if by_mask or name in ("nonzero", "masked_select", "_local_scalar_dense"):
+            self.read.append((name, args[0]))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_does_not_wait_for_the_device(
+    method: IBOT, plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one look at what is hidden is at the masks on the CPU, which those on the device carry along."""
+    views, masks = run.random_views(method, plan), random_masks(method, plan)
+    monkeypatch.setattr("hirl.data.views.masks.upload", lambda mask, _: torch.zeros_like(mask))  # to tell them apart
+    uploaded = [mask if mask is None else uploaded_mask(mask, torch.device("cpu")) for mask in masks]
+    with Waits() as waits:
+        method(views, uploaded, 0).loss.backward()
+    ((name, looked_at),) = waits.read
+    assert name == "nonzero"
+    assert torch.equal(looked_at, hidden_of(masks).flatten(1))
+
+
 # The mask token
 
 
@@ -169,8 +216,9 @@ def test_mask_token_stands_for_hidden_patches_alone(method: IBOT, plan: Plan, ru
     for view, where in zip(changed, pixels, strict=False):
         view.add_(where.unsqueeze(1))  # what is hidden from the student changes
     with torch.no_grad():
-        before, after = (method.student(crops, hidden, method.mask_token) for crops in (views, changed))
-        other = method.student(views, hidden, method.mask_token.flip(1))
+        places = Hidden.of(hidden, hidden)
+        before, after = (method.student(crops, places, method.mask_token) for crops in (views, changed))
+        other = method.student(views, places, method.mask_token.flip(1))
     torch.testing.assert_close(after, before)
     images = 2 * plan.batch_size
     touched = (other[0] - before[0]).abs().amax(1) > 1e-6

@@ -142,7 +142,12 @@ def test_key_encoder_starts_as_the_query_encoder_and_follows_it(method: MoCoV2, 
 # Batch norm in groups
 
 
-def test_groups_are_normalised_as_on_devices_of_their_own(generator: torch.Generator) -> None:
+@pytest.mark.parametrize("in_one_call", [False, True])
+def test_groups_are_normalised_as_on_devices_of_their_own(
+    in_one_call: bool, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if in_one_call:  # as on a GPU
+        monkeypatch.setattr(SplitBatchNorm2d, "_group_by_group", SplitBatchNorm2d._in_one_call)
     plain = nn.BatchNorm2d(5)
     nn.init.normal_(plain.weight, generator=generator)
     plain.running_mean = torch.randn(5, generator=generator)
@@ -157,12 +162,35 @@ def test_groups_are_normalised_as_on_devices_of_their_own(generator: torch.Gener
     (result * upstream).sum().backward()
     (expected * upstream).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad)
+    for parameter in ("weight", "bias"):
+        gradients = torch.stack([getattr(device, parameter).grad for device in devices])
+        torch.testing.assert_close(getattr(split, parameter).grad, gradients.sum(0))
     for statistic in ("running_mean", "running_var"):
         mean = torch.stack([getattr(device, statistic) for device in devices]).mean(0)
         torch.testing.assert_close(getattr(split, statistic), mean)
     assert split.num_batches_tracked == 1
     plain.load_state_dict(split.state_dict())
     torch.testing.assert_close(split.eval()(images), plain.eval()(images))
+
+
+@pytest.mark.parametrize(("size", "calls"), [(4, [(2, 40, 4, 4)]), (512, [(2, 5, 512, 512)] * 8)])
+def test_a_gpu_normalises_small_images_in_one_call(
+    size: int, calls: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = SplitBatchNorm2d(nn.BatchNorm2d(5), 8).to("meta")  # stands in for a GPU
+    called: list[tuple[int, ...]] = []
+    original = F.batch_norm
+
+    def batch_norm(images: Tensor, *rest: Any) -> Tensor:
+        called.append(tuple(images.shape))
+        return original(images, *rest)
+
+    monkeypatch.setattr("hirl.methods.parts.split_batch_norm.F.batch_norm", batch_norm)
+    images = torch.empty(16, 5, size, size, device="meta").contiguous(memory_format=torch.channels_last)
+    result = split(images)
+    assert called == calls
+    assert result.shape == images.shape
+    assert result.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_splitting_keeps_the_weights_and_reaches_every_batch_norm() -> None:

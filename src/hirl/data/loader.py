@@ -20,7 +20,7 @@ from hirl.data.sources.skipped import Skipped
 from hirl.data.views import View
 from hirl.data.views.centre import CentreRenderer
 from hirl.data.views.draws import Ints, permutation
-from hirl.data.views.render import Batch, Normalisation, Piece, ViewRenderer, is_batched, join
+from hirl.data.views.render import Batch, Normalisation, Piece, ViewRenderer, is_batched, join, to_device
 
 _LARGEST_PIECE = 64  # images per task of a worker: limits shared memory and the wait for the first batch
 _BATCHES_AHEAD = 2
@@ -95,7 +95,7 @@ class _Batches:
         start = perf_counter()
         pieces = iter(self._pieces)
         for cut in cuts:
-            piece = join([_or_raise(next(pieces)) for _ in cut])
+            piece = join([to_device(_or_raise(next(pieces)), self._renderer.device) for _ in cut])
             for bad in piece.bad:
                 self.skipped.add(bad)
             batch = self._renderer.finish(piece, epoch)

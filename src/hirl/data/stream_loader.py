@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from hirl.data.loader import normalisation
 from hirl.data.sources import BadImage, ImageSet, ImageStream, Skipped
 from hirl.data.views import View
-from hirl.data.views.render import Batch, Piece, ViewRenderer, join
+from hirl.data.views.render import Batch, Piece, ViewRenderer, join, to_device
 
 _PIECE = 64  # images per piece that a worker returns
 
@@ -75,9 +75,14 @@ class StreamLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         self._pieces.epoch = self.epoch
+        device = self._renderer.device
         # New workers in every epoch: they start with the epoch that is set now.
         pieces = DataLoader(
-            self._pieces, batch_size=None, num_workers=self._workers, generator=torch.Generator(), pin_memory=False
+            self._pieces,
+            batch_size=None,
+            num_workers=self._workers,
+            generator=torch.Generator(),
+            pin_memory=device.type == "cuda",
         )
         waiting: list[Piece] = []
         batches = 0
@@ -87,7 +92,7 @@ class StreamLoader:
                 raise piece
             for bad in piece.bad:
                 self.skipped.add(bad)
-            waiting.append(piece)
+            waiting.append(to_device(piece, device))
             while sum(len(part.index) for part in waiting) >= self.batch_size:
                 joined = join(waiting)
                 batch = self._renderer.finish(_part(joined, slice(0, self.batch_size)), self.epoch)

@@ -6,18 +6,39 @@ Online Tokenizer. ICLR 2022, arXiv:2111.07832.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl import backbones
+from hirl.data.upload import upload
 from hirl.data.views import BlockMask, View
+from hirl.data.views.masks import mask_on_cpu
 from hirl.methods.base import Output, Plan, full_precision
 from hirl.methods.dino import distillation
 from hirl.methods.parts.heads import BottleneckHead, UnitLinear
 from hirl.methods.parts.self_distillation import Network, SelfDistillation
+
+
+class Hidden(NamedTuple):
+    """The H hidden patches of n crops of T = h · w patches, in the order of the mask's True entries.
+
+    They are looked up on the CPU, where masks are made: `tensor[mask]` would make it wait for the device at each use.
+    """
+
+    mask: Tensor  # (n, h, w) bool
+    crop: Tensor  # (H,) the crop of each, in 0..n-1
+    patch: Tensor  # (H,) its place in the crop, in 0..T-1
+    together: Tensor  # (H,) how many the crop hides
+
+    @classmethod
+    def of(cls, mask: Tensor, on_cpu: Tensor) -> Hidden:
+        """From a mask (n, h, w) on the device and its copy on the CPU."""
+        flat = on_cpu.flatten(1)
+        crop, patch = flat.nonzero(as_tuple=True)
+        return cls(mask, *upload(torch.stack((crop, patch, flat.sum(1)[crop])), mask.device).unbind())
 
 
 class PatchNetwork(Network):
@@ -46,19 +67,19 @@ class PatchNetwork(Network):
 class Student(PatchNetwork):
     """Crops, the global ones with masked patches → z⁰ and logits of the crops, logits of the masked patches."""
 
-    def forward(self, crops: list[Tensor], hidden: Tensor, mask_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Crops of V views, hidden (2 · B, h, w) → z⁰ (V · B, D), logits (V · B, K), those of hidden patches (H, K)."""
+    def forward(self, crops: list[Tensor], hidden: Hidden, mask_token: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Crops of V views → z⁰ (V · B, D), logits (V · B, K), logits of the hidden patches (H, K)."""
         self.draw_drop_paths(crops[:2])
-        pooled, patches = backbones.masked_tokens(self.backbone, torch.cat(crops[:2]), hidden, mask_token)
+        pooled, patches = backbones.masked_tokens(self.backbone, torch.cat(crops[:2]), hidden.mask, mask_token)
         z, logits = self.head(torch.cat([pooled, *self.pooled(crops[2:])]))
-        units = F.normalize(self.patch_mlp(patches[hidden.flatten(1)]), dim=1)
+        units = F.normalize(self.patch_mlp(patches[hidden.crop, hidden.patch]), dim=1)
         return z, logits, self.patch_layer(units)
 
 
 class Teacher(PatchNetwork):
     """Unmasked global crops → z⁰ and logits of the crops, logits of the hidden patches and the mean of all patches."""
 
-    def forward(self, crops: list[Tensor], hidden: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(self, crops: list[Tensor], hidden: Hidden) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """→ z⁰ (2 · B, D), logits (2 · B, K), logits of the hidden patches (H, K), mean logits of all patches (K,).
 
         The logits are linear in the head's unit vectors, so the mean of the 2 · B · T patches' logits is computed from
@@ -67,7 +88,8 @@ class Teacher(PatchNetwork):
         pooled, patches = backbones.tokens(self.backbone, torch.cat(crops))
         z, logits = self.head(pooled)
         units = F.normalize(full_precision(self.patch_mlp(patches.flatten(0, 1))), dim=1)
-        rows = torch.cat((units[hidden.flatten()], units.mean(0, keepdim=True)))
+        of_crops = units.unflatten(0, patches.shape[:2])  # (2 · B, T, D)
+        rows = torch.cat((of_crops[hidden.crop, hidden.patch], units.mean(0, keepdim=True)))
         of_patches = self.patch_layer(rows)
         return z, logits, of_patches[:-1], of_patches[-1]
 
@@ -225,23 +247,25 @@ class IBOT(SelfDistillation):
             },
         )
 
-    def _hidden(self, crops: list[Tensor], masks: list[Tensor | None]) -> Tensor:
-        """(2 · B, h, w) bool: the masked patches of the student's global crops; none without masks."""
+    def _hidden(self, crops: list[Tensor], masks: list[Tensor | None]) -> Hidden:
+        """The masked patches of the student's 2 · B global crops; none without masks."""
         patch = backbones.patch_size(self.student.backbone) or 1
-        return torch.cat(
-            [
-                crop.new_zeros(len(crop), *(side // patch for side in crop.shape[2:]), dtype=torch.bool)
-                if mask is None
-                else mask
-                for crop, mask in zip(crops, masks, strict=True)
-            ]
-        )
+        on_device, on_cpu = [], []
+        for crop, mask in zip(crops, masks, strict=True):
+            if mask is None:
+                shape = (len(crop), *(side // patch for side in crop.shape[2:]))
+                on_device.append(torch.zeros(shape, dtype=torch.bool, device=crop.device))
+                on_cpu.append(torch.zeros(shape, dtype=torch.bool))
+            else:
+                on_device.append(mask)
+                on_cpu.append(mask_on_cpu(mask))
+        return Hidden.of(torch.cat(on_device), torch.cat(on_cpu))
 
 
 def patch_distillation(
     student: Tensor,
     teacher: Tensor,
-    hidden: Tensor,
+    hidden: Hidden,
     centre: Tensor,
     *,
     student_temperature: float,
@@ -249,12 +273,11 @@ def patch_distillation(
 ) -> Tensor:
     """The cross-entropy of the student's to the teacher's hidden patches, averaged within each crop, then over crops.
 
-    student, teacher: (H, K) logits, in the order of the True entries of hidden (n, h, w). A crop without hidden patches
-    counts as 0, as in the original.
+    student, teacher: (H, K) logits of the hidden patches. A crop without hidden patches counts as 0, as in the
+    original.
     """
     with torch.autocast(student.device.type, enabled=False):
         targets = ((teacher - centre) / teacher_temperature).softmax(-1)
         scaled = student / student_temperature
         entropies = scaled.logsumexp(-1) - (targets * scaled).sum(-1)  # (H,)
-        counts = hidden.sum((1, 2), keepdim=True)  # (n, 1, 1)
-        return (entropies / counts.expand_as(hidden)[hidden]).sum() / len(hidden)
+        return (entropies / hidden.together).sum() / len(hidden.mask)

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from hirl.backbones import make_backbone, open_residual_branches
 from hirl.backbones import width as width_of
+from hirl.data.upload import upload
 from hirl.data.views import Jitter, View, pair
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, move_towards, warmed_up_cosine
@@ -158,7 +159,7 @@ class MoCoV2(Method):
         if self.bn_splits == 1 or not self.training:
             return ranks.joined(full_precision(self.embed(images)))
         all_images = ranks.joined(images)
-        order = ranks.first(torch.randperm(len(all_images)).to(images.device))
+        order = ranks.first(upload(torch.randperm(len(all_images)), images.device))
         mine = all_images[ranks.share(order)]
         return ranks.joined(full_precision(self.embed(mine)))[order.argsort()]
 

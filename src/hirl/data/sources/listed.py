@@ -68,9 +68,10 @@ def _read(file: Path) -> list[_Entry]:
             continue
         line = _LINE.fullmatch(text.strip())
         path = PurePosixPath(line["path"] if line else "")
-        if line is None or ".." in path.parts:
+        if line is None or path.is_absolute() or ".." in path.parts:  # a second leading / makes it absolute
             raise ValueError(
-                f"Line {place} of {one_line(str(file))} is {one_line(text)!r}; it must be a path and a class number."
+                f"Line {place} of {one_line(str(file))} is {one_line(text)!r}; it must be a path below "
+                "the folder and a class number."
             )
         entries.append((path, int(line["label"])))
     return entries

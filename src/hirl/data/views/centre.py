@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.skipped import Skipped, read_or_replace, stand_ins
+from hirl.data.upload import upload
 from hirl.data.views.draws import Ints
 from hirl.data.views.geometry import interleaved, resize
 from hirl.data.views.photometry import in_unit_range, normalise_
@@ -58,7 +59,7 @@ class CentreRenderer:
         piece = to_device(piece, self.device)
         picture = in_unit_range(piece.groups[0][0])
         views = [normalise_(picture, *self.normalisation.tensors(self.device))]
-        return Batch(piece.index, views, [None], piece.replaced)
+        return Batch(upload(piece.index, self.device), views, [None], piece.replaced)
 
     def _centre(self, images: Tensor) -> Tensor:
         height, width = images.shape[-2:]

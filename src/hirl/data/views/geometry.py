@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hirl.data.upload import upload
 from hirl.data.views import View
 from hirl.data.views.parameters import Boxes
 
@@ -58,7 +59,7 @@ def _weights(start: Tensor, extent: Tensor, length: int, size: int, interpolatio
 def resized_crops(pixels: Tensor, boxes: Boxes, size: int, interpolation: str, out: Tensor) -> None:
     """Crops of (B, C, H, W) uint8 images, flipped and resized into `out`, (B, C, size, size) floats in [0, 1]."""
     columns = [torch.from_numpy(v) for v in (boxes.left, boxes.width, boxes.top, boxes.height, boxes.flip)]
-    numbers = torch.stack([column.to(torch.float32) for column in columns], 1).to(pixels.device)  # (B, 5)
+    numbers = upload(torch.stack([column.to(torch.float32) for column in columns], 1), pixels.device)  # (B, 5)
     at_once = max(1, _PIECE // pixels[0].numel()) if pixels.device.type == "cpu" else len(pixels)
     for some, number, crops in zip(*(t.split(at_once) for t in (pixels, numbers, out)), strict=True):
         _resized_crops(some, number, size, interpolation, crops)

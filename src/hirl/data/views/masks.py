@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hirl.data.upload import upload
 from hirl.data.views import BlockMask
 from hirl.data.views.draws import Ints, uniforms
 from hirl.data.views.parameters import MASK_ATTEMPTS_FROM, MASK_SLOTS
@@ -57,3 +58,17 @@ def block_masks(mask: BlockMask, size: int, seed: int, epoch: int, samples: Ints
         active = active[~done]
         attempt += 1
     return torch.from_numpy(hidden)
+
+
+def uploaded_mask(mask: Tensor, device: torch.device) -> Tensor:
+    """The mask on `device`, carrying the one on the CPU along for `mask_on_cpu`."""
+    uploaded = upload(mask, device)
+    if uploaded is not mask:
+        uploaded.original = mask  # type: ignore[attr-defined]
+    return uploaded
+
+
+def mask_on_cpu(mask: Tensor) -> Tensor:
+    """The mask on the CPU. Where `uploaded_mask` made it, the CPU need not wait for the device."""
+    original: Tensor | None = getattr(mask, "original", None)
+    return mask.cpu() if original is None else original

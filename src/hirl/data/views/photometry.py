@@ -6,7 +6,8 @@ is passes over memory, so the operations are few, in place and avoid `where`, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import permutations
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hirl.data.upload import upload
 from hirl.data.views.draws import Ints
 from hirl.data.views.parameters import Colours
 
@@ -149,34 +151,67 @@ def coloured(images: Tensor, drawn: Colours, mean: Tensor, std: Tensor) -> Tenso
 
 
 def _stages_(images: Tensor, drawn: Colours, mean: Tensor, std: Tensor) -> Tensor:
-    _jitter_(images, drawn)
+    portions = list(_portions(images, drawn))
+    numbers = np.column_stack((drawn.factors, drawn.sigma)).astype(np.float32)
+    sent = upload(torch.from_numpy(numbers), images.device)  # (rows, 5)
+    places = _places([rows for _, rows in portions], images.device)
+    for (stage, _), place in zip(portions, places, strict=True):
+        _put_(images, place, stage(_take(images, place), _take(sent, place)))
+    return normalise_(images, mean, std)
+
+
+_Stage = Callable[[Tensor, Tensor], Tensor]  # images and their factors and sigma, (n, 5) → images
+
+
+def _portions(images: Tensor, drawn: Colours) -> Iterator[tuple[_Stage, Ints]]:
+    """All that is done to the batch, in order: an operation, and the rows that it is applied to at once."""
+    for jitters, rows in _jitter_groups(drawn, by_order=images.device.type == "cpu"):
+        for some in _pieces(images, rows):
+            effective = [which for which in jitters if (drawn.factors[some, which] != _IDENTITIES[which]).any()]
+            if effective:
+                yield partial(_jitter_, jitters=effective), some
     for rows in _pieces(images, np.flatnonzero(drawn.grey)):
-        _put_(images, rows, grey(_take(images, rows)))
+        yield lambda some, _: grey(some), rows
     blurred = np.flatnonzero(drawn.sigma)
-    sigma = torch.from_numpy(drawn.sigma.astype(np.float32)).to(images.device)
     # Rows of equal blur radius are processed together; the result does not depend on the other rows.
     radii = np.array([blur_radius(s, min(images.shape[-2:])) for s in drawn.sigma[blurred]], dtype=np.int64)
     for radius in np.unique(radii):
         for rows in _pieces(images, blurred[radii == radius]):
-            _put_(images, rows, blur(_take(images, rows), _take(sigma, rows), int(radius)))
+            yield partial(_blurred, radius=int(radius)), rows
     for rows in _pieces(images, np.flatnonzero(drawn.solarise)):
-        _put_(images, rows, solarise(_take(images, rows)))
-    return normalise_(images, mean, std)
+        yield lambda some, _: solarise(some), rows
 
 
 _JITTERS = (brightness_, contrast_, saturation_, hue_)
 _IDENTITIES = (1.0, 1.0, 1.0, 0.0)
 
 
-def _jitter_(images: Tensor, drawn: Colours) -> None:
-    factors = torch.from_numpy(drawn.factors.astype(np.float32)).to(images.device)
-    for order in np.unique(drawn.order[drawn.order >= 0]):
-        for rows in _pieces(images, np.flatnonzero(drawn.order == order)):
-            piece, strengths = _take(images, rows), _take(factors, rows)
-            for which in _ORDERS[order]:
-                if (drawn.factors[rows, which] != _IDENTITIES[which]).any():
-                    _JITTERS[which](piece, strengths[:, which, None, None, None])
-            _put_(images, rows, piece)
+def _jitter_groups(drawn: Colours, *, by_order: bool) -> Iterator[tuple[tuple[int, ...], Ints]]:
+    """Jitters, and the rows that they are applied to one after the other.
+
+    By order, rows with the same order of all four stay together: a CPU keeps them in its cache. Otherwise those with
+    the same jitter at the same place do: 16 groups instead of 24 times four, for a GPU to launch fewer kernels.
+    """
+    jittered = np.flatnonzero(drawn.order >= 0)
+    if by_order:
+        for order in np.unique(drawn.order[jittered]):
+            yield _ORDERS[order], np.flatnonzero(drawn.order == order)
+        return
+    sequences = np.array(_ORDERS)[drawn.order[jittered]]  # (rows, 4)
+    for place in range(4):
+        for which, identity in enumerate(_IDENTITIES):
+            rows = jittered[sequences[:, place] == which]
+            yield (which,), rows[drawn.factors[rows, which] != identity]
+
+
+def _jitter_(images: Tensor, numbers: Tensor, *, jitters: Iterable[int]) -> Tensor:
+    for which in jitters:
+        _JITTERS[which](images, numbers[:, which, None, None, None])
+    return images
+
+
+def _blurred(images: Tensor, numbers: Tensor, *, radius: int) -> Tensor:
+    return blur(images, numbers[:, 4], radius)
 
 
 def _pieces(images: Tensor, rows: Ints) -> Iterator[Ints]:
@@ -186,17 +221,28 @@ def _pieces(images: Tensor, rows: Ints) -> Iterator[Ints]:
         yield rows[start : start + most]
 
 
-def _take(values: Tensor, rows: Ints) -> Tensor:
-    """The selected rows; a view of the tensor if there is only one."""
-    if len(rows) == 1:
-        return values[int(rows[0]) : int(rows[0]) + 1]
-    return values.index_select(0, torch.from_numpy(rows).to(values.device))
+_Place = slice | Tensor
 
 
-def _put_(images: Tensor, rows: Ints, values: Tensor) -> None:
-    if len(rows) == 1:
-        target = images[int(rows[0]) : int(rows[0]) + 1]
+def _places(portions: list[Ints], device: torch.device) -> list[_Place]:
+    """Each portion's rows: a slice if there is only one, else indices on the device, sent there all at once."""
+    together = upload(torch.from_numpy(np.concatenate((np.empty(0, np.int64), *portions))), device)
+    indices = together.split([len(rows) for rows in portions])
+    return [
+        slice(int(rows[0]), int(rows[0]) + 1) if len(rows) == 1 else index
+        for rows, index in zip(portions, indices, strict=True)
+    ]
+
+
+def _take(values: Tensor, place: _Place) -> Tensor:
+    """The rows at `place`; a view of the tensor if it is a slice."""
+    return values[place] if isinstance(place, slice) else values.index_select(0, place)
+
+
+def _put_(images: Tensor, place: _Place, values: Tensor) -> None:
+    if isinstance(place, slice):
+        target = images[place]
         if target.data_ptr() != values.data_ptr() or target.stride() != values.stride():
             target.copy_(values)
     else:
-        images.index_copy_(0, torch.from_numpy(rows).to(images.device), values)
+        images.index_copy_(0, place, values)

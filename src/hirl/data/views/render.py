@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from time import perf_counter
 
 import torch
@@ -16,10 +17,11 @@ from torch import Tensor
 
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped, read_or_replace, stand_ins
+from hirl.data.upload import upload
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
 from hirl.data.views.geometry import cropped, interleaved, resized_crops
-from hirl.data.views.masks import block_masks
+from hirl.data.views.masks import block_masks, uploaded_mask
 from hirl.data.views.parameters import augment_seeds, boxes, colours, crop_numbers, shorter_side_needed
 from hirl.data.views.photometry import coloured
 from hirl.data.views.rand_augment import rand_augmented
@@ -51,7 +53,10 @@ class Batch:
 
 @dataclass
 class Piece:
-    """A batch, or part of one, in the making: views of one size together, (views, B, C, s, s), uint8 until coloured."""
+    """A batch, or part of one, in the making: views of one size together, (views, B, C, s, s), uint8 until coloured.
+
+    Only the views go to the device early: the index is needed on the CPU, which a copy back would keep waiting.
+    """
 
     index: Tensor
     groups: list[Tensor]
@@ -59,8 +64,15 @@ class Piece:
     bad: list[BadImage]  # found unreadable meanwhile
     replaced: Tensor | None = None  # (B,) bool: rows that show a stand-in; of images for evaluation
 
+    def pin_memory(self) -> Piece:
+        """Called by DataLoader, which would not look for tensors in here. Views on a GPU need no pinning."""
+        return replace(
+            self, groups=[group.pin_memory() if group.device.type == "cpu" else group for group in self.groups]
+        )
+
 
 def join(pieces: list[Piece]) -> Piece:
+    """Put parts together where they are: concatenating pinned memory on the CPU would give pageable memory."""
     if len(pieces) == 1:
         return pieces[0]
     masks: list[Tensor | None] = []
@@ -94,7 +106,13 @@ class Normalisation:
     std: tuple[float, ...]
 
     def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        return torch.tensor(self.mean, device=device), torch.tensor(self.std, device=device)
+        """Mean and std, (C,) each; copied to a device once."""
+        return _on_device(tuple(self.mean), device), _on_device(tuple(self.std), device)
+
+
+@cache
+def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(values, device=device)
 
 
 def is_batched(images: ImageSet) -> bool:
@@ -158,12 +176,13 @@ class ViewRenderer:
         for group, together in zip(self._groups, piece.groups, strict=True):
             for number, view in zip(group, together, strict=True):
                 views[number] = view
-        return Batch(piece.index, views, piece.masks)
+        masks = [None if mask is None else uploaded_mask(mask, self.device) for mask in piece.masks]
+        return Batch(upload(piece.index, self.device), views, masks)
 
     def _crop_array(self, indices: Ints, epoch: int) -> Piece:
         start = perf_counter()
         assert self.images.pixels is not None
-        pixels = self.images.pixels[torch.from_numpy(indices)].to(self.device)
+        pixels = upload(self.images.pixels[torch.from_numpy(indices)], self.device)
         read = perf_counter()
         count, channels, height, width = pixels.shape
         numbers = crop_numbers(self.seed, epoch, indices, self.views)
@@ -230,7 +249,7 @@ class ViewRenderer:
 
     def _colour(self, piece: Piece, epoch: int) -> Piece:
         start = perf_counter()
-        indices = piece.index.cpu().numpy()
+        indices = piece.index.numpy()
         mean, std = self.normalisation.tensors(self.device)
         groups = []
         for group, crops in zip(self._groups, piece.groups, strict=True):
@@ -241,6 +260,5 @@ class ViewRenderer:
 
 
 def to_device(piece: Piece, device: torch.device) -> Piece:
-    masks = [mask if mask is None else mask.to(device, non_blocking=True) for mask in piece.masks]
-    groups = [group.to(device, non_blocking=True) for group in piece.groups]
-    return Piece(piece.index.to(device, non_blocking=True), groups, masks, piece.bad, piece.replaced)
+    """The piece with its views on the device."""
+    return replace(piece, groups=[upload(group, device) for group in piece.groups])

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from hirl.data.upload import upload
 from hirl.methods.parts import ranks
 
 
@@ -51,6 +52,6 @@ def draw(paths: Sequence[DropPath], views: int, images: int, device: torch.devic
     chances = torch.rand(ranks.size() * images, len(paths), views)
     mine = ranks.share(chances).permute(1, 2, 0).flatten(1)  # (paths, views · images)
     rates = torch.tensor([[path.rate] for path in paths])
-    factors = ((mine >= rates) / (1 - rates)).to(device)
+    factors = upload((mine >= rates) / (1 - rates), device)
     for path, row in zip(paths, factors, strict=True):
         path.factors = row

@@ -1,0 +1,13 @@
+"""Copies to the device that do not wait for the work it has yet to do."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on `device`. To a GPU it goes from pinned memory: from any other, the CPU waits for the last step."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
