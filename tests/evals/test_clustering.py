@@ -69,3 +69,19 @@ def test_it_clusters_the_part_that_is_asked_for(coloured_subject: Callable[..., 
     for part in ("train", "test"):
         Clustering(part=part, restarts=1).run(coloured_subject(features=features))
     assert asked == ["train", "test"]
+
+
+def test_features_are_clustered_on_the_subjects_device(coloured_subject: Callable[..., Subject]) -> None:
+    """Without a GPU here: the device that the features are moved to is noted."""
+    moved: list[torch.device] = []
+
+    class Noted(Tensor):
+        def to(self, device: torch.device) -> Tensor:  # type: ignore[override]
+            moved.append(device)
+            return self.as_subclass(Tensor)
+
+    features = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
+    expected = Clustering(restarts=1).run(coloured_subject(features=lambda _: features))
+    noted = coloured_subject(features=lambda _: features.as_subclass(Noted), device=torch.device("cuda"))
+    assert Clustering(restarts=1).run(noted) == expected
+    assert moved == [torch.device("cuda")]

@@ -20,7 +20,7 @@ from hirl.backbones import make_backbone
 from hirl.data import open_images
 from hirl.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from hirl.evals import KNN, Clustering, TreeAgreement, extractor
-from hirl.evals.base import Evaluation, Result, Subject
+from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.metrics.knn import knn_accuracy
 from hirl.runs.folder import Run
 from hirl.runs.results import list_results
@@ -184,7 +184,7 @@ def test_a_module_is_left_as_it_was_found(picture_files: Path, capsys: pytest.Ca
     labels = [part.labels for part in parts]
     assert labels[0] is not None
     assert labels[1] is not None
-    accuracy = knn_accuracy(features[0], labels[0], features[1], labels[1], ks=QUICK.ks).amax(0)
+    accuracy = knn_accuracy(features[0], labels[0], features[1], labels[1], ks=(5, 10)).amax(0)
     assert list(found.headline.values()) == pytest.approx(accuracy.tolist(), abs=1.5 / 144)  # a tie may fall either way
     assert "4 classes" in capsys.readouterr().out
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -231,7 +231,59 @@ def test_an_evaluation_of_your_own(picture_files: Path) -> None:
     assert hirl.evaluate(Colours(), Width(), data=picture_files, quiet=True)["width"].headline == {"width": 12.0}
 
 
+# The default tasks
+
+
+def test_a_small_set_gets_all_default_tasks(
+    picture_files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the usual Ks, those that fit are used; Ks of the user's that do not fit are refused before the features."""
+    found = hirl.evaluate(Colours(), data=picture_files, device="cpu")
+    assert list(found) == ["knn", "clustering", "tree", "linear"]
+    assert {row["K"] for row in found["knn"].rows} == {10, 20, 100}
+    shown = capsys.readouterr().out
+    assert shown.count("knn: K = 200 left out, being more than the 144 training images\n") == 1
+
+    def never(*_: Any, **__: Any) -> Tensor:
+        raise AssertionError("features are computed")
+
+    monkeypatch.setattr(extractor, "extract_features", never)
+    with pytest.raises(ValueError, match="knn: K = 200 is more than the 144 training images"):
+        hirl.evaluate(Colours(), Clustering(), KNN(ks=(10, 20, 100, 200)), data=picture_files, device="cpu", quiet=True)
+
+
+def test_without_labels_the_default_tasks_that_need_none_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that the user names is an error; if no task is left, one sentence says what to do."""
+    images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), np.uint8)
+    np.savez(tmp_path / "bare.npz", train_images=images, val_images=images[::-1])
+    options: dict[str, Any] = {"data": tmp_path / "bare.npz", "device": "cpu"}
+    with pytest.raises(ValueError, match=r"bare\.npz.* has no labels, but knn, clustering, tree, linear need") as error:
+        hirl.evaluate(Colours(), **options)
+    assert "name labelled images with --data, or see what was learnt without labels by hirl embed" in str(error.value)
+    assert "\n" not in str(error.value)
+    np.savez(tmp_path / "whole.npz", images=images)
+    with pytest.raises(ValueError, match="no labels, but knn, clustering, tree, linear need them"):
+        hirl.evaluate(Colours(), data=tmp_path / "whole.npz", device="cpu")
+
+    monkeypatch.setattr(Clustering, "needs", Needs())
+    monkeypatch.setattr(Clustering, "run", lambda _, subject: Result({"images": float(len(subject.test))}, []))
+    found = hirl.evaluate(Colours(), **options)
+    assert {task: result.headline for task, result in found.items()} == {"clustering": {"images": 40.0}}
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "skipped" in line)
+    assert re.fullmatch(r"skipped, because .*bare\.npz.* has no labels: knn, tree, linear", line)
+    with pytest.raises(ValueError, match=r"knn: .* has no labels, but this evaluation needs them"):
+        hirl.evaluate(Colours(), "clustering", "knn", **options)
+
+
 # Refusals
+
+
+def test_two_evaluations_of_one_task_are_refused(picture_files: Path) -> None:
+    """Results are returned by task: one of them would be lost."""
+    with pytest.raises(ValueError, match="the same task is named twice in knn, clustering, knn, but results"):
+        hirl.evaluate(Colours(), KNN(ks=(5,)), "clustering", KNN(ks=(7,)), data=picture_files, quiet=True)
 
 
 class Code:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
+from torch import Tensor
 
 from hirl.data.sources.arrays import ArrayImages
 from hirl.evals import resumable, supervised
@@ -147,7 +148,7 @@ def test_a_scaler_of_gradients_continues_too(
     evaluation.run(replace(subject, folder=tmp_path / "alone"))
     step = ClassifierTraining._step
 
-    def interrupted(self: ClassifierTraining, module: Any, optimiser: Any, number: int, pieces: Any) -> float:
+    def interrupted(self: ClassifierTraining, module: Any, optimiser: Any, number: int, pieces: Any) -> Tensor:
         if number == 5:
             raise KeyboardInterrupt
         return step(self, module, optimiser, number, pieces)
@@ -177,6 +178,82 @@ def test_mixed_precision_and_accumulated_parts(coloured_subject: Make) -> None:
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-4, atol=1e-5)
     assert not torch.equal(ends[0], ends[2])
     torch.testing.assert_close(ends[0], ends[2], rtol=0, atol=0.02)
+
+
+# --- on a GPU, which should not be made to wait ---
+
+
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch, every: int) -> None:
+    """There is none here: training only behaves as if a look at a loss made the device wait."""
+    monkeypatch.setattr(ClassifierTraining, "_waits", True)
+    monkeypatch.setattr(resumable, "CHECK_EVERY", every)
+
+
+def noting(name: str, called: list[str]) -> Callable[..., Any]:
+    """A method of tensors that notes its calls."""
+    original = getattr(Tensor, name)
+
+    def noted(*arguments: Any, **options: Any) -> Any:
+        called.append(name)
+        return original(*arguments, **options)
+
+    return noted
+
+
+def test_losses_are_looked_at_every_few_steps_on_a_gpu(coloured_subject: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the network learns the same."""
+    evaluation = FineTune(epochs=2, accumulate=2, regularisation="plain")  # erasing is timm's, image by image
+    subject = coloured_subject("vit", count=20)
+    expected = evaluation.run(subject)
+    as_on_a_gpu(monkeypatch, every=3)
+    steps: list[int] = []
+    looks: list[int] = []
+    reads: list[str] = []
+    step, look = ClassifierTraining._step, ClassifierTraining._check_losses
+
+    def noted_step(self: ClassifierTraining, module: Any, optimiser: Any, number: int, pieces: Any) -> Tensor:
+        steps.append(number)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("__bool__", "__float__", "cpu", "tolist"):  # AdamW counts steps on the CPU, by item
+                patch.setattr(Tensor, name, noting(name, reads))
+            return step(self, module, optimiser, number, pieces)
+
+    def noted_look(self: ClassifierTraining) -> None:
+        looks.append(steps[-1] + 1)
+        look(self)
+
+    monkeypatch.setattr(ClassifierTraining, "_step", noted_step)
+    monkeypatch.setattr(ClassifierTraining, "_check_losses", noted_look)
+    assert evaluation.run(subject) == expected
+    assert steps == list(range(10))
+    assert looks == [3, 6, 9, 10]
+    assert reads == []
+
+
+@pytest.mark.parametrize(("bad", "kept"), [(3, None), (6, 5), (11, 10)])
+def test_no_checkpoint_has_seen_a_loss_that_nobody_looked_at(
+    bad: int, kept: int | None, coloured_subject: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loss that is not finite is found at the next look, and the state saved before is that of the look before."""
+    as_on_a_gpu(monkeypatch, every=5)
+    monkeypatch.setattr(resumable, "SAVE_EVERY", 0.0)
+    losses = ClassifierTraining.losses
+
+    def spoilt(self: ClassifierTraining, module: Any, piece: Any, step: int, part: int) -> dict[str, Tensor]:
+        found = losses(self, module, piece, step, part)
+        return {name: loss * (torch.nan if step == bad else 1) for name, loss in found.items()}
+
+    monkeypatch.setattr(ClassifierTraining, "losses", spoilt)
+    monkeypatch.setattr(ClassifierTraining, "diverged", lambda _self, step, _losses: f"not finite at step {step}")
+    subject = replace(coloured_subject("vit", count=24), folder=tmp_path)  # 6 steps per epoch
+    with pytest.raises(ValueError, match=f"not finite at step {bad}$"):
+        FineTune(epochs=2, regularisation="plain").run(subject)
+    file = tmp_path / "finetune.ckpt"
+    assert file.is_file() == (kept is not None)
+    if kept is not None:
+        state = torch.load(file, weights_only=True)
+        assert state["step"] == kept
+        assert all(value.isfinite().all() for value in state["classifier"].values())
 
 
 # --- label levels ---

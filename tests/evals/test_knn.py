@@ -17,7 +17,7 @@ from torch import Tensor
 from hirl.evals.base import Subject
 from hirl.evals.knn import KNN
 from hirl.metrics import neighbours
-from hirl.metrics.knn import knn_accuracy
+from hirl.metrics.knn import KS, fitting_ks, knn_accuracy
 from hirl.metrics.neighbours import nearest_rows
 
 CLASSES = (6, 3)
@@ -187,6 +187,24 @@ def test_the_result_has_each_k_and_the_best(coloured_subject: Callable[..., Subj
         assert result.headline[name] == max(row["accuracy"] for row in of)
         assert next(row["K"] for row in of if row["best"]) == result.chosen[f"K at {name}"]
     assert result.headline["2 classes"] >= result.headline["4 classes"] > 0.25
+
+
+@pytest.mark.parametrize(
+    ("count", "used", "said"),
+    [
+        (60, (10, 20, 100, 200), None),
+        (30, (10, 20, 100), "knn: K = 200 left out, being more than the 120 training images"),
+        (2, (8,), "knn: K = 10, 20, 100, 200 left out, being more than the 8 training images; K = 8 instead"),
+    ],
+)
+def test_of_the_usual_ks_those_that_fit_are_used(
+    count: int, used: tuple[int, ...], said: str | None, coloured_subject: Callable[..., Subject]
+) -> None:
+    lines: list[str] = []
+    result = KNN().run(coloured_subject(count=count, message=lines.append))
+    assert tuple(row["K"] for row in result.rows if row["labels"] == "4 classes") == used == fitting_ks(4 * count)
+    assert lines == ([] if said is None else [said])
+    assert KNN().arguments["ks"] == KS  # so that results stored before are still found
 
 
 @pytest.mark.parametrize(

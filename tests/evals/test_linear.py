@@ -18,6 +18,7 @@ from hirl.backbones import tokens
 from hirl.data.sources.arrays import ArrayImages
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.draws import permutation
+from hirl.evals import linear, logistic
 from hirl.evals.base import Part, Subject
 from hirl.evals.learning_rates import TRUST, make_optimiser
 from hirl.evals.linear import Linear
@@ -25,6 +26,7 @@ from hirl.evals.logistic import fit
 from hirl.evals.sampling import held_out
 from hirl.evals.settings import LINEAR, TrainingSettings
 from hirl.evals.supervised import Classifier, Supervision
+from hirl.methods.base import full_precision
 
 Make = Callable[..., Subject]
 
@@ -119,6 +121,92 @@ def test_the_rate_is_the_best_on_images_held_out(coloured_subject: Make, generat
     assert result.chosen["rates"]["5 classes"]["lr"] == 1.0
     assert result.chosen["rates"]["5 classes"]["held-out accuracy"] > 0.6  # what was fitted was fitted to its labels
     assert result.chosen["held_out"] == int(held_out(train[1], 0.1, seed=0).sum())
+
+
+def test_the_rates_are_compared_without_the_images_held_out(
+    coloured_subject: Make, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is fitted at all rates never sees the images that choose among them; the best is fitted on all images."""
+    train, test = overlapping(300, generator), overlapping(100, generator)
+    subject = with_features(coloured_subject(), train, test)
+    fits: list[tuple[int, Tensor]] = []
+    judged: list[Tensor] = []
+
+    def noted(features: Tensor, labels: Tensor, rows: Tensor | None = None, **options: Any) -> logistic.Regressions:
+        assert torch.equal(features, train[0])
+        assert torch.equal(labels, train[1])
+        fits.append((len(options["rates"]), torch.arange(300) if rows is None else rows))
+        return fit(features, labels, rows, **options)
+
+    predict = logistic.Regressions.predict
+
+    def noted_predict(self: logistic.Regressions, features: Tensor, rows: Tensor | None = None) -> Tensor:
+        if rows is not None:
+            judged.append(rows)
+        return predict(self, features, rows)
+
+    monkeypatch.setattr(linear, "fit", noted)
+    monkeypatch.setattr(logistic.Regressions, "predict", noted_predict)
+    Linear(rates=(0.1, 1.0, 3.0)).run(subject)
+    aside = held_out(train[1], 0.1, seed=0)
+    (tried, learnt), (chosen, final) = fits
+    assert (tried, chosen) == (3, 1)
+    assert torch.equal(learnt, (~aside).nonzero().flatten())
+    assert torch.equal(final, torch.arange(300))
+    assert len(judged) == 1
+    assert torch.equal(judged[0], aside.nonzero().flatten())
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+def test_features_are_converted_a_part_at_a_time_to_the_same_bits(
+    standardise: bool, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of all features, one per stage of the work, would need several times their memory."""
+    features, labels = overlapping(3000, generator)
+    features = features.half().repeat(1, 20)  # (3000, 160)
+    rows = torch.randperm(3000, generator=generator)[:2000]
+    options: dict[str, Any] = {"rates": torch.tensor([0.1, 1.0]), "weight_decays": torch.zeros(2), "seed": 7}
+    options |= {"classes": 5, "epochs": 2, "batch_size": 64, "standardise": standardise}
+    copied = features[rows].float()
+    expected = fit(copied, labels[rows], **options)
+    if standardise:
+        std, mean = torch.std_mean(copied, dim=0, correction=0)
+        assert torch.equal(expected.scaling.mean, mean)
+        assert torch.equal(expected.scaling.std, std * 160**0.5)
+    else:
+        assert torch.equal(expected.scaling.std, copied.square().sum(1).mean().sqrt().expand(160))
+
+    converted: list[int] = []
+
+    def noted(part: Tensor) -> Tensor:
+        converted.append(part.numel())
+        return full_precision(part)
+
+    monkeypatch.setattr(logistic, "full_precision", noted)
+    monkeypatch.setattr(logistic, "CHUNK", 512)
+    found = fit(features, labels, rows, **options)
+    assert torch.equal(found.weights, expected.weights)
+    assert torch.equal(found.biases, expected.biases)
+    others = torch.arange(3000)[torch.isin(torch.arange(3000), rows, invert=True)]
+    assert torch.equal(found.predict(features, others), expected.predict(features[others].float()))
+    assert max(converted) <= max(512 * 160, 2000 * logistic.COLUMNS) < features.numel() / 2
+
+
+def test_stored_features_are_not_copied(
+    coloured_subject: Make, generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, labels = overlapping(200, generator)
+    stored = features.half()
+    subject = with_features(coloured_subject(), (stored, labels), (stored, labels))
+    places: list[int] = []
+
+    def noted(given: Tensor, *others: Any, **options: Any) -> logistic.Regressions:
+        places.append(given.data_ptr())
+        return fit(given, *others, **options)
+
+    monkeypatch.setattr(linear, "fit", noted)
+    Linear(epochs=1).run(subject)
+    assert places == [stored.data_ptr()] * 2
 
 
 def test_a_tenth_of_every_class_is_held_out() -> None:

@@ -20,6 +20,7 @@ from hirl.evals.settings import (
     TrainingSettings,
 )
 from hirl.evals.transfer import Transfer
+from hirl.metrics.knn import KS
 
 DOCS = Path(__file__).parents[2] / "docs" / "evaluation.md"
 NAMES = {"MoCoV2": "MoCo v2", "SimSiam": "SimSiam", "SwAV": "SwAV", "MoCoV3": "MoCo v3", "DINO": "DINO", "IBOT": "iBOT"}
@@ -60,7 +61,7 @@ def ours() -> dict[str, str]:
     vit, cnn = FINE_TUNE_VIT, FINE_TUNE_CNN
     final = vit.final_share * vit.encoder_lr
     rows = {
-        "KNN": f"best of K = {', '.join(map(str, KNN().ks))}; T = {KNN().temperature:g}",
+        "KNN": f"best of K = {', '.join(map(str, KS))}; T = {KNN().temperature:g}",
         "test images: resizing": f"bicubic for {bicubic}; {others} for others",
         "training crops": f"{SMALLEST_CROP:g} to 1 of the area, flips",
     }

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from hirl import PrototypeTree
 from hirl.data.sources.arrays import ArrayImages
+from hirl.evals import tree as tree_evaluation
 from hirl.evals.base import Subject
 from hirl.evals.tree import FLAT, REBUILT, TREE, WARD, TreeAgreement, ward_tree
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
 from hirl.metrics.clustering import mutual_information
+from hirl.metrics.neighbours import nearest_rows
 
 
 def label_tree(count: int) -> Tensor:
@@ -288,3 +290,36 @@ def test_impossible_arguments_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         TreeAgreement(**options).run(grown_subject(coloured_subject))
+
+
+def test_trees_are_built_and_searched_on_the_subjects_device(
+    coloured_subject: Callable[..., Subject], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a GPU here: the device that features are moved to, and that neighbours are compared on, is noted."""
+    moved: list[torch.device] = []
+    searched: list[torch.device] = []
+
+    class Noted(Tensor):
+        def to(self, device: torch.device) -> Tensor:  # type: ignore[override]
+            moved.append(device)
+            return self.as_subclass(Tensor)
+
+    class NotedBuilder(HierarchicalKMeans):
+        def __call__(self, features: Any, *arguments: Any, **options: Any) -> PrototypeTree:
+            assert type(features) is Tensor  # moved
+            return super().__call__(features, *arguments, **options)
+
+    def noted_rows(rows: Tensor, queries: Tensor, k: int, *, device: torch.device) -> Any:
+        searched.append(device)
+        return nearest_rows(rows.as_subclass(Tensor), queries.as_subclass(Tensor), k)
+
+    generator = torch.Generator().manual_seed(0)
+    features = {"train": torch.randn(160, 8, generator=generator), "test": torch.randn(100, 8, generator=generator)}
+    evaluation = TreeAgreement(levels=(12, 4), sample=120, builder=NotedBuilder())
+    expected = evaluation.run(coloured_subject(features=features.__getitem__))
+    monkeypatch.setattr(tree_evaluation, "nearest_rows", noted_rows)
+    device = torch.device("cuda")
+    noted = coloured_subject(features=lambda part: features[part].as_subclass(Noted), device=device)
+    assert evaluation.run(noted) == expected
+    assert moved == [device] * 3  # the training images, the sample of them, the test images
+    assert searched == [device]

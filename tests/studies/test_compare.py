@@ -16,10 +16,16 @@ import torch
 import yaml
 
 from hirl.cli.main import main
-from hirl.evals import Clustering
+from hirl.data import open_images
+from hirl.data.sources.image_set import ImageSet
+from hirl.evals import KNN, Clustering, Evaluation, Result, Subject
+from hirl.evals.base import Part
+from hirl.evals.images import ImageRequest
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.settings import Hierarchy
 from hirl.runs.folder import Run
+from hirl.studies import compare as comparison
+from hirl.studies.compare import compare
 from hirl.studies.tune import grid
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
@@ -292,6 +298,60 @@ def test_a_mistake_is_one_sentence(
     assert expected in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_the_data_that_are_evaluated_are_checked_before_training(room: Path, tmp_path: Path) -> None:
+    """Images to train on need neither labels nor a split to test on if others are evaluated."""
+    with np.load(room / "train.npz") as train:
+        np.savez(tmp_path / "bare.npz", images=train["images"])
+    bare, line = str(tmp_path / "bare.npz"), line_for(room, tmp_path / "out")
+    assert main([line[0], bare, *line[2:], "--evaluation_data", str(room / "train.npz")]) == 0
+    assert (tmp_path / "out" / "figures.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "trained", "evaluated", "expected"),
+    [
+        (["knn"], "bare", None, r"knn: .*bare\.npz has no labels, but this evaluation needs them"),
+        (["clustering"], "train", "bare", "has no labels"),
+        ([KNN(ks=(241,))], "train", None, "knn: K = 241 is more than the 240 training images"),
+    ],
+)
+def test_images_that_a_task_cannot_be_evaluated_on_are_refused_before_training(
+    tasks: list[Any], trained: str, evaluated: str | None, expected: str, room: Path, tmp_path: Path
+) -> None:
+    with np.load(room / "train.npz") as train:
+        np.savez(tmp_path / "bare.npz", images=train["images"])
+    files = {"bare": tmp_path / "bare.npz", "train": room / "train.npz", None: None}
+    test = files["bare"] if evaluated == "bare" else room / "val.npz"
+    given: dict[str, Any] = {"evaluation_data": files[evaluated], "test_data": test, "out": tmp_path / "out"}
+    with pytest.raises(ValueError, match=expected):
+        compare(files[trained], [str(room / "tiny.yaml")], tasks=tasks, accelerator="cpu", **given)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_task_that_needs_no_labels_is_compared_without_them(
+    room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the user's own, whose data it opens itself."""
+
+    class Width(Evaluation):
+        name = "width"
+
+        def open_parts(self, request: ImageRequest) -> dict[Part, ImageSet]:
+            assert request.data == "boxes"
+            return {"test": open_images(room / "val.npz")}
+
+        def run(self, subject: Subject) -> Result:
+            return Result({"width": float(subject.features("test").shape[1])}, [])
+
+    with np.load(room / "train.npz") as train:
+        np.savez(tmp_path / "bare.npz", images=train["images"])
+    monkeypatch.setattr(comparison, "write_plots", lambda *_: None)
+    options: dict[str, Any] = {"evaluation_data": "boxes", "accelerator": "cpu", "out": tmp_path / "out"}
+    out = compare(tmp_path / "bare.npz", [str(room / "tiny.yaml")], tasks=[Width()], **options)
+    with (out / "figures.csv").open() as file:
+        assert {row["figure"] for row in csv.DictReader(file)} == {"width, width"}
 
 
 def test_tuning_finds_the_lowest_joint_loss_and_continues(

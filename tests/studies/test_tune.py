@@ -14,15 +14,20 @@ from hirl.data import Shapes
 from hirl.data.sources.subset import Subset
 from hirl.hierarchy import paths
 from hirl.hierarchy.spd import spd_loss
+from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods import DINO, dino
+from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
+from hirl.runs.folder import Run
+from hirl.studies import tune
 from hirl.studies.tune import LOSSES, held_out_loss
+from hirl.train.loop import Loop
+
+OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 16, "accelerator": "cpu", "devices": 1, "knn_every": 0}
+HIERARCHY = Hierarchy(levels=(8, 2), negatives=3, weight=0.25, start_epoch=1)
 
 
-def test_the_score_is_the_loss_of_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its temperature, its negatives, its weight; a score of an earlier version, which had none of them, is redone."""
-    images = Shapes(images=64, size=16, cache=False)
-    held, kept = (Subset(images, part) for part in torch.arange(64).split(32))
-    method = DINO(
+def small_dino() -> DINO:
+    return DINO(
         backbone="vit_tiny_patch16_224",
         backbone_args={"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 1, "num_heads": 2},
         dim=8,
@@ -33,10 +38,39 @@ def test_the_score_is_the_loss_of_the_last_step(tmp_path: Path, monkeypatch: pyt
         teacher_temperature=0.06,
         teacher_temperature_epochs=3,
     )
-    hierarchy = Hierarchy(levels=(8, 2), negatives=3, weight=0.25, start_epoch=1)
-    options: dict[str, Any] = {"epochs": 3, "batch_size": 16, "accelerator": "cpu", "devices": 1}
-    run = pretrain(kept, method, hierarchy, out=tmp_path / "run", **options)
-    (run.folder / LOSSES).write_text(json.dumps({"joint": 3.0, "image": 2.0, "spd": 1.0}))
+
+
+def parts(held: int) -> tuple[Subset, Subset]:
+    """Images to score and images to train with."""
+    images = Shapes(images=32 + held, size=16, cache=False)
+    return Subset(images, torch.arange(held)), Subset(images, torch.arange(held, 32 + held))
+
+
+class NotedLoss:
+    """L_SPD, which keeps the size of each batch, its loss and its tree."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.losses: list[float] = []
+        self.trees: list[PrototypeTree] = []
+
+    def __call__(self, z: Any, tree: PrototypeTree, *arguments: Any, **others: Any) -> Any:
+        loss = spd_loss(z, tree, *arguments, **others)
+        self.sizes.append(len(z))
+        self.losses.append(float(loss.detach()))
+        self.trees.append(tree)
+        return loss
+
+
+def same(one: PrototypeTree, other: PrototypeTree) -> bool:
+    return all(torch.equal(*pair) for pair in zip(one.prototypes, other.prototypes, strict=True))
+
+
+def test_the_score_is_the_loss_of_the_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its temperature, its negatives, its weight; a score of an earlier version, which had none of them, is redone."""
+    held, kept = parts(32)
+    run = pretrain(kept, small_dino(), HIERARCHY, out=tmp_path / "run", **OPTIONS)
+    (run.folder / LOSSES).write_text(json.dumps({"joint": 3.0, "image": 2.0, "spd": 1.0, "step": 6}))
 
     temperatures, negatives, losses = [], [], []
     distillation = dino.distillation
@@ -59,3 +93,72 @@ def test_the_score_is_the_loss_of_the_last_step(tmp_path: Path, monkeypatch: pyt
     assert found["joint"] == pytest.approx(found["image"] + found["spd"])
     assert held_out_loss(run, DINO, held, seed=0) == found  # from its file
     assert len(losses) == 2
+
+
+def test_the_tree_is_that_of_the_last_epoch_and_every_image_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, kept = parts(37)  # two batches and an incomplete one
+    training, scoring = NotedLoss(), NotedLoss()
+    monkeypatch.setattr(paths, "spd_loss", training)
+    run = pretrain(kept, small_dino(), HIERARCHY, out=tmp_path / "run", **OPTIONS)
+    monkeypatch.setattr(paths, "spd_loss", scoring)
+    found = held_out_loss(run, DINO, held, seed=0)
+    assert all(same(tree, training.trees[-1]) for tree in scoring.trees)
+    assert not same(run.tree, training.trees[-1])
+    assert scoring.sizes == [16, 16, 5]
+    mean = sum(size * loss for size, loss in zip(scoring.sizes, scoring.losses, strict=True)) / 37
+    assert found["spd"] == pytest.approx(0.25 * mean)
+
+
+def test_a_run_killed_before_its_final_tree_gets_the_same_score(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, kept = parts(20)
+    alone = pretrain(kept, small_dino(), HIERARCHY, out=tmp_path / "alone", **OPTIONS)
+    build = Loop._build_tree
+
+    def killed(self: Loop, epoch: int) -> None:
+        if epoch == self.plan.epochs:
+            raise KeyboardInterrupt
+        build(self, epoch)
+
+    monkeypatch.setattr(Loop, "_build_tree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(kept, small_dino(), HIERARCHY, out=tmp_path / "killed", **OPTIONS)
+    monkeypatch.setattr(Loop, "_build_tree", build)
+    expected = held_out_loss(alone, DINO, held, seed=0)
+    unfinished = Run(tmp_path / "killed")
+    assert held_out_loss(unfinished, DINO, held, seed=0) == expected
+    (unfinished.folder / LOSSES).unlink()
+    continued = pretrain(kept, small_dino(), HIERARCHY, out=tmp_path / "killed", **OPTIONS)
+    assert held_out_loss(continued, DINO, held, seed=0) == expected
+
+
+def test_a_finished_run_without_the_tree_of_its_last_epoch_is_refused(tmp_path: Path) -> None:
+    """Such as one of an earlier version: its final tree would give another score than that of the other choices."""
+    held, kept = parts(20)
+    run = pretrain(kept, small_dino(), HIERARCHY, out=tmp_path / "run", **OPTIONS)
+    state = load_checkpoint(run.checkpoint_file)
+    del state["training_tree"]
+    save_checkpoint(run.checkpoint_file, state)
+    with pytest.raises(ValueError, match=r"did not keep the tree of its last epoch.*: remove the folder to train it"):
+        held_out_loss(run, DINO, held, seed=0)
+
+
+def test_the_score_is_computed_where_the_run_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[Any] = []
+
+    def noted(*_: Any, device: torch.device) -> dict[str, float]:
+        devices.append(device)
+        return {"joint": 1.0, "image": 1.0, "spd": 0.0}
+
+    monkeypatch.setattr(tune, "pretrain", lambda *_, **__: Run(tmp_path / "run"))
+    monkeypatch.setattr(tune, "held_out_loss", noted)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 1))
+    images = Shapes(images=60, size=16, cache=False)
+    choices: dict[str, Any] = {"levels": [(8, 2)], "negatives": [3], "out": tmp_path}
+    tune.tune(images, small_dino(), **choices)
+    tune.tune(images, small_dino(), accelerator="cpu", **choices)
+    assert devices == [torch.device("cuda"), torch.device("cpu")]

@@ -212,6 +212,31 @@ def test_a_run_that_does_not_fit_is_refused_with_options_that_would() -> None:
         check_memory(need, Machine("cpu", 2, 16 * GB, 1 * GB), batch_size=256, accumulate=1)
 
 
+@pytest.mark.parametrize(("batch_size", "parts"), [(90, 1), (90, 3), (250, 2), (254, 1)])
+def test_advised_parts_are_equal_and_fit(batch_size: int, parts: int) -> None:
+    """Also where no power of two divides the batch."""
+    need = Need(fixed=0, per_image=1 * GB, images=batch_size // parts)
+    free = 10 * GB
+    with pytest.raises(ValueError, match=r"--accumulate \d+") as refused:
+        check_memory(need, Machine("cpu", 2, free, free), batch_size=batch_size, accumulate=parts)
+    advised = int(str(refused.value).split("--accumulate ")[1].split(",")[0])
+    assert batch_size % advised == 0
+    assert advised % parts == 0
+    assert batch_size // advised * need.per_image < free
+
+
+def test_files_that_a_container_caches_are_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hirl.train.machine.CGROUP", tmp_path)
+    (tmp_path / "memory.max").write_text("100000000\n")
+    (tmp_path / "memory.current").write_text("90000000\n")
+    assert read_machine("cpu").free == 10_000_000
+    (tmp_path / "memory.stat").write_text("anon 15000000\nactive_file 5000000\ninactive_file 70000000\n")
+    machine = read_machine("cpu")
+    assert (machine.free, machine.memory) == (80_000_000, 100_000_000)
+    (tmp_path / "memory.current").write_text("200000000\n")
+    assert read_machine("cpu").free == 0
+
+
 def test_a_run_is_refused_before_its_first_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

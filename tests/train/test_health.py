@@ -146,3 +146,9 @@ def test_tree_shape(random_tree: Callable[..., PrototypeTree]) -> None:
     assert "100% of the leaves hold a single image; use fewer leaves than 10 for 10 images" in with_leaves(
         torch.arange(10)
     )
+    half_used = check_tree(PrototypeTree(tree.prototypes, tree.parents, torch.arange(200) % 5))
+    assert (half_used.figures["one_image_leaves"], half_used.figures["empty_leaves"]) == (0, 0.5)
+    assert half_used.warnings == []
+    assert "30% of the leaves hold a single image and 60% hold none; use fewer leaves" in with_leaves(
+        torch.tensor([0] * 5 + [1, 2, 3])
+    )

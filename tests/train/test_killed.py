@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import signal
 from collections.abc import Iterator
@@ -121,6 +122,9 @@ def test_killed_in_half_precision(tmp_path: Path, run: Runs, untouched: Untouche
     lines = [json.loads(line) for line in (untouched[method] / "metrics.jsonl").read_text().splitlines()]
     skipped = [line["skipped"] for line in lines if "skipped" in line]
     assert 0 < sum(skipped) < len(skipped)
+    scales = [line["loss_scale"] for line in lines if "skipped" in line]
+    assert len(set(scales)) > 1
+    assert all(math.log2(scale).is_integer() for scale in scales)  # each is that of one step, not a mean
     assert torch.load(untouched[method] / "last.ckpt", weights_only=True)["loss_scale"] != left["loss_scale"]
 
 

@@ -10,12 +10,14 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hirl import methods
 from hirl.data import Shapes
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method, Plan
+from hirl.train import loop as loop_module
 from hirl.train.loop import Loop
 from hirl.train.observer import SilentObserver
 from hirl.train.setup import build_paths
@@ -170,3 +172,43 @@ def assert_equal(one: Any, other: Any, where: str = "") -> None:
         assert torch.equal(one, other), where
     else:
         assert one == other, where
+
+
+def test_the_scale_is_reported_without_a_wait(loop_of: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is that of the step, though the step halves it; only who reports it reads it."""
+    loop = loop_of(small("SimSiam"), scale=OVERFLOW)
+    take_steps(loop, 1)
+    read = []
+    monkeypatch.setattr(torch.amp.GradScaler, "get_scale", lambda _: read.append("waited"))
+    for halved in (2, 4):
+        take_steps(loop, 1)
+        assert float(loop._rates["loss_scale"]) == OVERFLOW / halved
+    assert read == []
+
+
+class Waits(TorchDispatchMode):
+    """Counts the reads of values, each of which would make a GPU wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += function in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("at_once", "expected"), [((), 0), (("cpu",), 2)])
+def test_a_gpu_does_not_wait_for_the_check_of_the_loss(
+    at_once: tuple[str, ...], expected: int, loop_of: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_module, "AT_ONCE", at_once)
+    loop = loop_of(small("SimSiam"), scale=None)
+    (first, second, third) = loop.loader
+    loop._step([first])  # step 0 is checked on any device
+    waits = Waits()
+    for batch in (second, third):
+        loop.step += 1
+        with waits:
+            loop._step([batch])
+    assert waits.count == expected

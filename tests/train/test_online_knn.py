@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from hirl import Run, pretrain
 from hirl.cli.main import main
 from hirl.data import Shapes, open_images
 from hirl.methods import SimSiam
-from hirl.train.online_knn import open_val
+from hirl.train.online_knn import OnlineKnn, open_val
 
 OPTIONS: dict[str, Any] = {"epochs": 1, "batch_size": 16, "accelerator": "cpu", "devices": 1, "knn_every": 1}
 
@@ -78,3 +80,29 @@ def test_what_the_run_is_trained_on_is_not_its_val_part(parts: Path, tmp_path: P
 def test_training_does_not_depend_on_it(parts: Path, tmp_path: Path) -> None:
     weights = [train(str(parts), tmp_path / str(every), knn_every=every).encoder_file.read_bytes() for every in (0, 1)]
     assert weights[0] == weights[1]
+
+
+def test_queries_are_not_in_the_gallery(tmp_path: Path) -> None:
+    """Each image is a class of its own, so only the image itself could name it."""
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
+    assert figures(train((pixels, np.arange(40)), tmp_path / "run"))["knn_train_level_0"] == 0
+
+
+def test_it_reads_images_as_training_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of several sizes, which are read from their files; by default in processes of their own."""
+    for part, name in product(("train", "val"), "ab"):
+        (tmp_path / "data" / part / name).mkdir(parents=True)
+        for number in range(10):
+            Image.new("RGB", (16 + number % 2, 16)).save(tmp_path / "data" / part / name / f"{number}.png")
+    made: list[OnlineKnn] = []
+
+    class Kept(OnlineKnn):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            made.append(self)
+
+    monkeypatch.setattr("hirl.train.setup.OnlineKnn", Kept)
+    train(str(tmp_path / "data"), tmp_path / "run", workers=0)
+    (knn,) = made
+    assert knn.val_loader is not None
+    assert (knn.loader.workers, knn.val_loader.workers) == (0, 0)

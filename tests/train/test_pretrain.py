@@ -26,6 +26,7 @@ from hirl.hierarchy.settings import Hierarchy
 from hirl.methods import DINO, Method, MoCoV2
 from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
 from hirl.runs.folder import Run
+from hirl.train import loop
 from hirl.train import pretrain as pretraining
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
@@ -222,6 +223,85 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     assert len(listed) == 16
     state = load_checkpoint(tmp_path / "run" / "last.ckpt")
     assert all(value.isfinite().all() for value in state["joint"].values() if isinstance(value, torch.Tensor))
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Make everything that MoCo v2 gives at a step NaN, as weights that are NaN would."""
+    forward = MoCoV2.forward
+
+    def broken(self: Method, views: Any, masks: Any, step: int) -> Any:
+        output = forward(self, views, masks, step)  # type: ignore[arg-type]
+        factor = torch.nan if step == at else 1.0
+        return type(output)(output.loss * factor, output.z0 * factor, output.target_z0 * factor)
+
+    monkeypatch.setattr(MoCoV2, "forward", broken)
+
+
+@pytest.mark.parametrize(("minutes", "good"), [(10.0, 6), (0.0, 8)])
+def test_a_loss_that_a_gpu_has_not_waited_for_is_found_before_a_checkpoint(
+    minutes: float, good: int, shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of the epoch, or before the checkpoint of the next step; the batch is that of the CPU."""
+    poison(monkeypatch, 8)
+    listed = {}
+    for kind, at_once in (("cpu", ("cpu",)), ("gpu", ())):
+        monkeypatch.setattr(loop, "AT_ONCE", at_once)
+        with pytest.raises(ValueError, match=rf"nan at step 8 \(epoch 2\).*last good checkpoint is from step {good}"):
+            pretrain(shapes, moco(), None, out=tmp_path / kind, checkpoint_minutes=minutes, **OPTIONS)
+        listed[kind] = (tmp_path / kind / "failed_batch.txt").read_text()
+        state = load_checkpoint(tmp_path / kind / "last.ckpt")
+        assert state["step"] == good
+        assert all(value.isfinite().all() for value in state["joint"].values() if isinstance(value, torch.Tensor))
+    assert listed["gpu"] == listed["cpu"]
+    assert len(listed["gpu"].splitlines()) == 16
+
+
+def test_z0_that_is_not_finite_is_a_loss_that_is_not_finite(
+    shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each step finds the leaves from z⁰."""
+    poison(monkeypatch, 14)
+    hierarchy = Hierarchy(levels=(12, 4), negatives=5, start_epoch=2, assign="step")
+    with pytest.raises(ValueError, match=r"nan at step 14 \(epoch 3\).*last good checkpoint is from step 12"):
+        pretrain(shapes, moco(), hierarchy, out=tmp_path / "run", **OPTIONS)
+    assert len((tmp_path / "run" / "failed_batch.txt").read_text().splitlines()) == 16
+
+
+class FakeWandb:
+    """What `wandb.init` was called with, and how its runs ended."""
+
+    def __init__(self) -> None:
+        self.starts: list[dict[str, Any]] = []
+        self.ends: list[int] = []
+        self.logged = 0
+
+    def init(self, **options: Any) -> Any:
+        self.starts.append(options)
+        return self
+
+    def log(self, _: dict[str, Any], step: int) -> None:
+        self.logged += step >= 0
+
+    def finish(self, exit_code: int) -> None:
+        self.ends.append(exit_code)
+
+
+def test_a_folder_is_one_run_at_wandb(shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through a failure and its continuation; a folder of the same name is another run."""
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    options: dict[str, Any] = OPTIONS | {"epochs": 2, "wandb": "project"}
+    with monkeypatch.context() as broken:
+        poison(broken, 8)
+        with pytest.raises(ValueError, match="nan at step 8"):
+            pretrain(shapes, moco(), None, out=tmp_path / "one" / "seed-0", **options)
+    pretrain(shapes, moco(), None, out=tmp_path / "one" / "seed-0", **options)
+    pretrain(shapes, moco(), None, out=tmp_path / "two" / "seed-0", **options)
+    first, again, other = (start["id"] for start in fake.starts)
+    assert first == again != other
+    assert all(start["name"] == "seed-0" for start in fake.starts)
+    assert fake.ends == [1, 0, 0]
+    assert fake.logged
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

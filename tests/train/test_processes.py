@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,7 @@ from hirl import Run
 from hirl.explore.embed import embed
 from hirl.hierarchy.ranks import Ranks
 from hirl.runs.checkpoint import load_checkpoint
+from hirl.train import bank as bank_module
 from hirl.train.bank import Bank
 
 SCRIPT = Path(__file__).parent / "rank_of_a_bank.py"
@@ -122,6 +125,38 @@ def test_what_is_clustered_is_the_mean_over_epochs() -> None:
     assert torch.equal(without.to_cluster(ranks)[1], state["features"])
 
 
+def test_what_a_gpu_collects_is_stored_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that wait on their device end in the bits of those stored at once, also of an image that comes twice."""
+    ranks, draw = Ranks(None), torch.Generator().manual_seed(0)
+    batches = [(torch.randint(40, (8,), generator=draw), torch.randn(8, 3, generator=draw)) for _ in range(30)]
+    found = []
+    for every in (1, 7, 100):
+        monkeypatch.setitem(bank_module.COPY_EVERY, "cpu", every)
+        bank = Bank(50, 3)
+        for step, (index, z0) in enumerate(batches):
+            bank.collect(index, z0, step + 1)
+        assert bool((bank.step_of == len(batches)).any()) is (every == 1)  # the last batch waits
+        missing, state = bank.missing(ranks), bank.state_dict(ranks)
+        assert missing
+        found.append((state, bank.to_cluster(ranks)[0]))
+    for state, index in found[1:]:
+        assert torch.equal(index, found[0][1])
+        assert all(torch.equal(state[name], value) for name, value in found[0][0].items())
+
+
+def test_a_pass_replaces_what_waits_and_what_was_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = Ranks(None)
+    bank = Bank(4, 2)
+    bank.collect(torch.arange(4), torch.ones(4, 2), 1)
+    monkeypatch.setitem(bank_module.COPY_EVERY, "cpu", 20)
+    bank.collect(torch.arange(4), torch.ones(4, 2), 2)
+    bank.replace(torch.tensor([0, 1, 2]), torch.tensor([[1.0, 0.0]] * 3), 2, ranks)  # the last cannot be read any more
+    state = bank.state_dict(ranks)
+    assert state["features"].tolist() == [[1, 0]] * 3 + [[0, 0]]
+    assert state["step_of"].tolist() == [2, 2, 2, -1]
+    assert state["features"].data_ptr() == bank.features.data_ptr()  # one process makes no copy of N·D values
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
     """The same run on one process and on two."""
@@ -172,3 +207,68 @@ def test_the_final_tree_is_that_of_the_images_on_any_number_of_processes(trained
     for run in trained.values():
         arrays = embed(run, device="cpu", quiet=True)
         assert np.array_equal(arrays["path"], run.tree.image_paths.numpy())
+
+
+POISONED = """
+import os, torch
+from hirl.methods import MoCoV2
+
+class Poisoned(MoCoV2):
+    def forward(self, views, masks, step):
+        output = super().forward(views, masks, step)
+        if step == 3 and os.environ["RANK"] == "1":
+            output = type(output)(output.loss * torch.nan, output.z0, output.target_z0)
+        return output
+"""
+
+
+def two_processes(folder: Path, config: dict[str, Any], out: Path, *options: str) -> list[tuple[int, str]]:
+    """Exit code and errors of each of two processes, started as torchrun does."""
+    np.savez(folder / "images.npz", images=np.random.default_rng(0).integers(0, 256, (200, 16, 16, 3), dtype=np.uint8))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    group = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    group |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    path = {"PYTHONPATH": os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))}
+    line = ["pretrain", str(folder / "images.npz"), "--config", str(folder / "config.yaml"), "--out", str(out)]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "hirl.cli.main", *line, *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | group | path | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    errors = [process.communicate(timeout=300)[1] for process in processes]
+    return [(process.returncode, text) for process, text in zip(processes, errors, strict=True)]
+
+
+def test_a_loss_that_is_not_finite_on_one_process_ends_both(tmp_path: Path) -> None:
+    (tmp_path / "poisoned_method.py").write_text(POISONED)
+    config = CONFIG | {"hierarchy": None, "epochs": 3}
+    arguments = CONFIG["method"]["init_args"].items()
+    options = [text for name, value in arguments for text in (f"--method.{name}", json.dumps(value).strip('"'))]
+    found = two_processes(tmp_path, config, tmp_path / "run", "--method", "poisoned_method.Poisoned", *options)
+    (code, errors), (other_code, others) = found
+    assert (code, other_code) == (2, 2)
+    assert errors.count("hirl: the loss is nan at step 3 (epoch 2)") == 1
+    assert "the last good checkpoint is from step 2" in errors
+    assert "hirl:" not in others
+    assert "Traceback" not in errors + others
+    listed = (tmp_path / "run" / "failed_batch.txt").read_text().splitlines()
+    assert len(listed) == 50  # the other process's half of the batch
+
+
+def test_a_folder_that_is_refused_ends_both_processes(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").write_text("mine")
+    (code, errors), (other_code, others) = two_processes(tmp_path, CONFIG, tmp_path / "run")
+    assert (code, other_code) == (2, 2)
+    assert errors.count("hirl: the folder") == 1
+    assert "is not empty and not a run folder" in errors
+    assert "hirl:" not in others
+    assert "Traceback" not in errors + others

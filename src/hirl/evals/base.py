@@ -117,6 +117,13 @@ class Evaluation(ABC):
         parts: dict[Part, ImageSet] = {"train": request.train()} if self.needs.train else {}
         return parts | {"test": request.test(held_out=self.needs.train, labelled=self.needs.labels)}
 
+    def check(self, parts: Mapping[Part, ImageSet]) -> None:  # noqa: B027 (most need no more than `needs` says)
+        """Raise a ValueError of one sentence if the evaluation cannot run on these images.
+
+        Called for all evaluations before the first one runs, before any features are computed, and by `hirl compare`
+        before anything is trained.
+        """
+
     @abstractmethod
     def run(self, subject: Subject) -> Result:
         """The figures of a subject, or a ValueError of one sentence if there cannot be any."""

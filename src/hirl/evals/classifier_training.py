@@ -46,6 +46,7 @@ class ClassifierTraining(ResumableTraining[Batch]):
         self.bar = self.task
         self.seed, self.progress, self.message = self.subject.seed, self.subject.progress, self.subject.message
         self.check_parts(self.settings.batch_size)
+        self.targets = self.targets.to(self.subject.device)  # once: a copy per batch would make a GPU wait
         self.loader = Loader(
             self.images,
             (self.settings.regularisation.view(self.subject.image_size),),
@@ -99,7 +100,7 @@ class ClassifierTraining(ResumableTraining[Batch]):
     def losses(self, module: Any, piece: Batch, step: int, part: int) -> dict[str, Tensor]:
         """The cross-entropy of each classifier."""
         settings, images = self.settings.regularisation, piece.views[0]
-        truth = self.targets[piece.index.cpu()].to(images.device)  # (B, label levels)
+        truth = self.targets[piece.index]  # (B, label levels)
         epoch = step // self.steps_per_epoch
         images = erase(images, settings.erasing, seed=self.seed, epoch=epoch, index=piece.index)
         mixed: Tensor | None = None
@@ -118,10 +119,10 @@ class ClassifierTraining(ResumableTraining[Batch]):
             for head, rows in enumerate(logits)
         }
 
-    def is_sound(self, losses: Mapping[str, Tensor]) -> bool:
+    def is_sound(self, losses: Mapping[str, Tensor]) -> Tensor:
         """Of classifiers at several rates, some of which are too high for any encoder, one is enough."""
         finite = torch.stack(list(losses.values())).isfinite()
-        return bool(finite.any() if self.settings.rates else finite.all())
+        return finite.any() if self.settings.rates else finite.all()
 
     def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:  # noqa: ARG002
         rates = self.settings.rates or (self.settings.classifier_lr,)

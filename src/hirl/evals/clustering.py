@@ -38,14 +38,14 @@ class Clustering(Evaluation):
     def run(self, subject: Subject) -> Result:
         images: ImageSet = subject.parts[self.part]
         labels = labels_of_part(images)
-        features = subject.features(self.part)
+        features = subject.features(self.part).to(subject.device)
         build = HierarchicalKMeans(restarts=self.restarts, iterations=self.iterations, spherical=self.spherical)
         rows: list[Row] = []
         headline: dict[str, Figure] = {}
         for level, name in enumerate(level_names(images)):
             classes = len(images.label_names[level])
             subject.progress("clustering", level, labels.shape[1])
-            clusters = build(features, (classes,), seed=subject.seed).leaves
+            clusters = build(features, (classes,), seed=subject.seed).leaves.cpu()
             truth = labels[:, level]
             found = {"accuracy": clustering_accuracy(clusters, truth)} | mutual_information(clusters, truth)
             figures = {figure: share(value) for figure, value in found.items()}

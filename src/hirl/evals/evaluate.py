@@ -21,7 +21,7 @@ from hirl.evals.base import Evaluation, Part, Result, Subject
 from hirl.evals.extractor import Extractor, Preprocessing, check_features, check_same, preprocessing_for
 from hirl.evals.feature_cache import FeatureCache
 from hirl.evals.images import request_images
-from hirl.evals.labels import check_labels
+from hirl.evals.labels import NoLabels, check_labels
 from hirl.evals.processes import by_the_first, is_first, launch
 from hirl.evals.protocol import protocol_of, store, stored
 from hirl.evals.report import print_headline, print_message, print_result
@@ -76,7 +76,8 @@ def evaluate(
     Args:
         subject: A run or its folder, a checkpoint in it, a file of weights, a timm name, `torchvision:NAME`, or a
             module.
-        tasks: Names, or evaluations with arguments of their own; by default knn, clustering, tree and linear.
+        tasks: Names, or evaluations with arguments of their own; by default knn, clustering, tree and linear, of which
+            those that need labels are skipped where there are none.
         data: The labelled images; by default those the run was trained on.
         test_data: The images to test on, if they are not another part of the same data.
         split: The split to learn from and to search; by default the training split.
@@ -103,6 +104,13 @@ def evaluate(
     if seed < 0:
         raise ValueError(f"seed must be at least 0, not {seed}")
     asked = [task if isinstance(task, Evaluation) else evals.find_evaluation(task)() for task in tasks or DEFAULT_TASKS]
+    names = tuple(task.name for task in asked)
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"the same task is named twice in {', '.join(names)}, but results are returned by task: evaluate each in a "
+            "call of its own"
+        )
+    usual = names == DEFAULT_TASKS  # the command line passes the default tasks with their options
     network: dict[str, Any] = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}
     encoder = open_encoder(subject, **network, channels=channels, method=method)
     if method is not None and encoder.run is None:
@@ -133,12 +141,21 @@ def evaluate(
             extractor = extractors[preprocessing]
             if task.needs.features:
                 check_features(extractor, first.channels)
-            return Prepared(task, _subject(extractor, parts, tree, seed), extractor)
-
-        prepared = [prepare(task) for task in asked]
-        for task, ready, _ in prepared:  # before the first one runs
+            ready = _subject(extractor, parts, tree, seed)
             with _errors_named(task):
                 _check_needs(task, ready)
+            return Prepared(task, ready, extractor)
+
+        prepared: list[Prepared] = []  # all before the first one runs
+        unlabelled: dict[str, NoLabels] = {}
+        for task in asked:
+            try:
+                prepared.append(prepare(task))
+            except NoLabels as error:
+                if not usual:
+                    raise
+                unlabelled[task.name] = error
+        _report_skipped(unlabelled, nothing_left=not prepared, quiet=quiet)
         return {one.task.name: _evaluated(one, folder, reuse=reuse, quiet=quiet) for one in prepared}
 
 
@@ -170,6 +187,20 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
     return result
 
 
+def _report_skipped(unlabelled: dict[str, NoLabels], *, nothing_left: bool, quiet: bool) -> None:
+    """Say which tasks are skipped for want of labels; a ValueError if that leaves none."""
+    if not unlabelled:
+        return
+    tasks, images = ", ".join(unlabelled), next(iter(unlabelled.values())).name
+    if nothing_left:
+        raise ValueError(
+            f"{images} has no labels, but {tasks} need them: name labelled images with --data, or see what was learnt "
+            "without labels by hirl embed and hirl cluster"
+        )
+    if not quiet:
+        print_message(f"skipped, because {images} has no labels: {tasks}")
+
+
 def _extract_together(task: Evaluation, subject: Subject, extractor: Extractor) -> None:
     """Extract all that the task may need by all processes; the first one keeps it."""
     for images in subject.parts.values():
@@ -182,6 +213,8 @@ def _extract_together(task: Evaluation, subject: Subject, extractor: Extractor) 
 def _errors_named(task: Evaluation) -> Iterator[None]:
     try:
         yield
+    except NoLabels as error:
+        raise NoLabels(error.name, error.advice, task.name) from error
     except ValueError as error:
         raise ValueError(f"{task.name}: {error}") from error
 
@@ -237,11 +270,12 @@ def _without_unreadable(subject: Subject, extractor: Extractor) -> Subject:
 
 def _check_needs(task: Evaluation, subject: Subject) -> None:
     if task.needs.labels:
-        check_labels(subject)
+        check_labels(subject.parts)
     if task.needs.feature_maps:
         size, channels = subject.image_size, subject.test.channels
         with torch.inference_mode():
             feature_maps(subject.encoder, torch.zeros(1, channels, size, size, device=subject.device))
+    task.check(subject.parts)
 
 
 def _results_folder(run: Run | None, out: str | os.PathLike[str] | None) -> Path | None:

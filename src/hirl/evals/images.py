@@ -8,6 +8,7 @@ from typing import Any
 from hirl.data.sources import open_in_memory
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import NoSplits
+from hirl.evals.labels import NoLabels
 from hirl.runs.images_file import locate_images
 from hirl.runs.open_encoder import Encoder
 
@@ -44,10 +45,10 @@ class ImageRequest:
                 return self._open(source, None)
             train = self.train()
             if labelled and train.labels is None:
-                raise ValueError(
-                    f"{train.name} has no labels, but this evaluation needs them: name labelled images with --data, "
-                    "in folders such as train/cat/1.jpg and val/cat/2.jpg. Without labels, hirl embed and hirl cluster "
-                    "show what was learnt."
+                raise NoLabels(
+                    train.name,
+                    "name labelled images with --data, in folders such as train/cat/1.jpg and val/cat/2.jpg. Without "
+                    "labels, hirl embed and hirl cluster show what was learnt.",
                 ) from error
             raise ValueError(
                 f"{train.name} has no splits such as train and val, but this evaluation learns from some images and is "

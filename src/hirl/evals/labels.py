@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.base import Subject
+from hirl.evals.base import Part, Subject
+
+
+class NoLabels(ValueError):  # noqa: N818
+    """An evaluation needs labels, and `name`, the images it is to run on, have none."""
+
+    def __init__(self, name: str, advice: str = "name labelled images with --data", task: str = "") -> None:
+        prefix = f"{task}: " if task else ""
+        super().__init__(f"{prefix}{name} has no labels, but this evaluation needs them: {advice}")
+        self.name, self.advice = name, advice
 
 
 def level_name(images: ImageSet, level: int) -> str:
@@ -28,9 +39,7 @@ def check_level(level: int, images: ImageSet) -> None:
 def labels_of_part(images: ImageSet) -> Tensor:
     """The labels (N, levels) of one part, checked: each level has two classes or more, and each class an image."""
     if images.labels is None:
-        raise ValueError(
-            f"{images.name} has no labels, but this evaluation needs them: name labelled images with --data"
-        )
+        raise NoLabels(images.name)
     for level, names in enumerate(images.label_names):
         if len(names) < 2:
             raise ValueError(
@@ -48,7 +57,10 @@ def labels_of_part(images: ImageSet) -> Tensor:
 
 def labels_of(subject: Subject) -> tuple[Tensor, Tensor]:
     """The labels (N, levels) of both parts, checked: both have the same levels and classes, and images of each."""
-    train, test = subject.train, subject.test
+    return _labels_of(subject.train, subject.test)
+
+
+def _labels_of(train: ImageSet, test: ImageSet) -> tuple[Tensor, Tensor]:
     for images in (train, test):
         if images.labels is None:
             labels_of_part(images)  # raises, before classes that do not exist are compared
@@ -69,9 +81,9 @@ def labels_of(subject: Subject) -> tuple[Tensor, Tensor]:
     return labels_of_part(train), labels_of_part(test)
 
 
-def check_labels(subject: Subject) -> None:
+def check_labels(parts: Mapping[Part, ImageSet]) -> None:
     """A ValueError if labels are missing, or if those of the parts do not fit together."""
-    if "train" in subject.parts:
-        labels_of(subject)
+    if "train" in parts:
+        _labels_of(parts["train"], parts["test"])
     else:
-        labels_of_part(subject.test)
+        labels_of_part(parts["test"])

@@ -107,15 +107,16 @@ class Linear(Evaluation):
                 f"{subject.train.name} has one image per class, but the fast linear evaluation holds some out to "
                 "choose its rate: give more images, or choose an official setting"
             )
-        features = subject.features("train").float().to(subject.device)
-        test_features = subject.features("test").float().to(subject.device)
+        features = subject.features("train").to(subject.device)  # as they are stored: `fit` converts batch by batch
+        test_features = subject.features("test").to(subject.device)
+        others, aside = (part.nonzero().flatten().to(subject.device) for part in (~validation, validation))
         accuracies: list[float] = []
         chosen: list[dict[str, float]] = []
         for level in range(train_labels.shape[1]):
             labels = train_labels[:, level].to(subject.device)
-            fitted = self._fitted(subject, features[~validation], labels[~validation], tried, level)
-            predictions = fitted.predict(features[validation])  # (n, R)
-            found = (predictions == labels[validation, None]).double().mean(0).tolist()  # (R,)
+            fitted = self._fitted(subject, features, labels, tried, level, rows=others)
+            predictions = fitted.predict(features, aside)  # (n, R)
+            found = (predictions == labels[aside, None]).double().mean(0).tolist()  # (R,)
             best = found.index(max(found))  # of equally good ones the lowest rate
             final = self._fitted(subject, features, labels, tried[best : best + 1], level)
             truth = test_labels[:, level].to(subject.device)
@@ -137,7 +138,13 @@ class Linear(Evaluation):
         return list(product(sorted(self.rates), self.weight_decays))
 
     def _fitted(
-        self, subject: Subject, features: Tensor, labels: Tensor, tried: list[tuple[float, float]], level: int
+        self,
+        subject: Subject,
+        features: Tensor,
+        labels: Tensor,
+        tried: list[tuple[float, float]],
+        level: int,
+        rows: Tensor | None = None,
     ) -> Regressions:
         epochs = EPOCHS if self.epochs is None else self.epochs
         batch_size = BATCH_SIZE if self.batch_size is None else self.batch_size
@@ -148,6 +155,7 @@ class Linear(Evaluation):
         return fit(
             features,
             labels,
+            rows,
             classes=len(subject.train.label_names[level]),
             rates=torch.tensor([rate for rate, _ in tried]),
             weight_decays=torch.tensor([decay for _, decay in tried]),

@@ -21,6 +21,7 @@ from hirl.terminal.progress import Progress
 
 FORWARD = 20  # stream of random numbers
 SAVE_EVERY = 300.0  # seconds between checkpoints
+CHECK_EVERY = 20  # steps between looks at the loss on a GPU, which each make it wait
 Piece = TypeVar("Piece")  # what a process gets of a batch, or of a part of it
 
 
@@ -38,6 +39,7 @@ class ResumableTraining(ABC, Generic[Piece]):
     save_every: float | None  # seconds; None: SAVE_EVERY
     progress: Progress
     message: Callable[[str], None]
+    _unchecked: list[tuple[int, Mapping[str, Tensor]]]  # steps and losses since the last look
 
     @property
     @abstractmethod
@@ -74,9 +76,9 @@ class ResumableTraining(ABC, Generic[Piece]):
     def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:
         """What to report if the loss is not finite."""
 
-    def is_sound(self, losses: Mapping[str, Tensor]) -> bool:
-        """Whether training may go on."""
-        return bool(torch.stack(list(losses.values())).isfinite().all())
+    def is_sound(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """Whether training may go on: a bool on the losses' device."""
+        return torch.stack(list(losses.values())).isfinite().all()
 
     def settle(self, module: Any) -> None:
         """Called after the last step."""
@@ -85,6 +87,7 @@ class ResumableTraining(ABC, Generic[Piece]):
         """Take all steps that are left; then the network is in eval mode, the same on every process."""
         module, optimiser = self.fabric.setup(self.network, self.make_optimiser())
         start = self._load(optimiser)
+        self._unchecked = []
         steps, began = self.steps, time.monotonic()
         saved, every = began, SAVE_EVERY if self.save_every is None else self.save_every
         devices = [self.fabric.device] if self.fabric.device.type == "cuda" else []
@@ -92,13 +95,16 @@ class ResumableTraining(ABC, Generic[Piece]):
             module.train()
             for step, pieces in enumerate(self.batches(start, steps), start=start):
                 loss = self._step(module, optimiser, step, pieces)
-                if step + 1 < steps and time.monotonic() - saved >= every:
-                    self._save(step + 1, optimiser)
-                    saved = time.monotonic()
-                    left = (saved - began) / (step + 1 - start) * (steps - step - 1)
-                    self.message(
-                        f"{self.task}: step {step + 1:,} of {steps:,}, loss {loss:.3f}, about {left / 60:,.0f} min left"
-                    )
+                if self._looks_at(step + 1):
+                    self._check_losses()
+                    if step + 1 < steps and time.monotonic() - saved >= every:  # only what was looked at is saved
+                        self._save(step + 1, optimiser)
+                        saved = time.monotonic()
+                        left = (saved - began) / (step + 1 - start) * (steps - step - 1)
+                        self.message(
+                            f"{self.task}: step {step + 1:,} of {steps:,}, loss {float(loss):.3f}, about "
+                            f"{left / 60:,.0f} min left"
+                        )
                 self.progress(self.bar, step + 1, steps)
             if start < steps:
                 self.settle(module)
@@ -119,24 +125,51 @@ class ResumableTraining(ABC, Generic[Piece]):
                 f"({self.fabric.world_size} processes × accumulate {self.accumulate}): choose another batch_size"
             )
 
-    def _step(self, module: Any, optimiser: Any, step: int, pieces: Sequence[Piece]) -> float:
+    @property
+    def _waits(self) -> bool:
+        """Whether reading a loss makes the device wait, so that it is not done at every step."""
+        return self.fabric.device.type != "cpu"
+
+    def _looks_at(self, done: int) -> bool:
+        """Whether the losses are looked at after this number of steps: the same on every process."""
+        return not self._waits or done % CHECK_EVERY == 0 or done == self.steps
+
+    def _check_losses(self) -> None:
+        """Raise a ValueError about the first step since the last look at which a loss was not sound on some process.
+
+        Gradients are shared, so that of one process spoils the weights of all; hence all of them stop.
+        """
+        if not self._unchecked:
+            return
+        flags = torch.stack([self.is_sound(losses) for _, losses in self._unchecked])
+        if self.fabric.world_size > 1:
+            flags = flags.int()
+            torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MIN)
+        for sound, (step, losses) in zip(flags.tolist(), self._unchecked, strict=True):
+            if not sound:
+                raise ValueError(self.diverged(step, losses))
+        self._unchecked = []
+
+    def _step(self, module: Any, optimiser: Any, step: int, pieces: Sequence[Piece]) -> Tensor:
         """Take one step and return its loss, that of this process's images."""
         torch.manual_seed(mix_seed(self.seed, FORWARD, step))  # drop path draws from torch's own generator
         share = self.share(step)
         for group in optimiser.param_groups:
             group["lr"] = group["peak"] * share
-        sums = []
+        sums: list[Tensor] = []
         for part, piece in enumerate(pieces):
             with self.fabric.no_backward_sync(module, enabled=part + 1 < len(pieces)):
                 losses = self.losses(module, piece, step, part)
-                if not self.is_sound(losses):
+                if self._waits:
+                    self._unchecked.append((step, {name: loss.detach() for name, loss in losses.items()}))
+                elif not self.is_sound(losses):  # before the update, so that no weight is touched
                     raise ValueError(self.diverged(step, losses))
                 total = torch.stack(list(losses.values())).sum()
                 self.fabric.backward(total / len(pieces))
-                sums.append(float(total.detach()))
+                sums.append(total.detach())
         optimiser.step()
         optimiser.zero_grad()
-        return sum(sums) / len(sums)
+        return torch.stack(sums).mean()
 
     def _save(self, step: int, optimiser: Any) -> None:
         """Save the state; in the end without the optimiser's: what is left is the trained network."""

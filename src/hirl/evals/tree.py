@@ -66,7 +66,7 @@ class TreeAgreement(Evaluation):
         names = level_names(subject.test)
         tree, origin = self._tree(subject)
         subject.progress(self.name, 0, 4)
-        features = _finest(subject, "test")
+        features = _finest(subject, "test").to(subject.device)
         trees = {(TREE, tree.count): _paths(tree, features)}  # (N, L)
         references, flat = self._references(subject, tree.levels, features)
         trees |= references
@@ -98,7 +98,7 @@ class TreeAgreement(Evaluation):
             if self.levels is not None:
                 raise ValueError("levels are those of the run's own tree: leave them out, or set rebuild")
             return subject.tree, "the run's own"
-        features = _finest(subject, "train")
+        features = _finest(subject, "train").to(subject.device)
         levels = suggest_levels(len(features)) if self.levels is None else self.levels
         steps = self.builder.max_steps
 
@@ -117,7 +117,7 @@ class TreeAgreement(Evaluation):
         The levels are those of the tree; of too small a sample, levels that fit it.
         """
         features = _finest(subject, "train")
-        features = features[_sample(len(features), self.sample, subject.seed)]
+        features = features[_sample(len(features), self.sample, subject.seed)].to(subject.device)
         n = len(features)
         sizes = levels if 2 * levels[0] <= n else tuple(suggest_levels(n))
         rebuilt = self.builder(features, sizes, seed=subject.seed)
@@ -140,9 +140,9 @@ class TreeAgreement(Evaluation):
         most = max(self.neighbours, min(MOST_RETRIEVED, int(sizes.max())))
         for source, (gallery, queries) in _representations(subject, some).items():
             first, all_of_class = torch.zeros(2, len(names), dtype=torch.float64)
-            for found in nearest_rows(gallery, queries, most):
+            for found in nearest_rows(gallery, queries, most, device=subject.device):
                 truth = labels[some[found.queries]]  # (n, levels)
-                correct = (train_labels[found.rows] == truth[:, None]).double()  # (n, most, levels)
+                correct = (train_labels[found.rows.cpu()] == truth[:, None]).double()  # (n, most, levels)
                 first += correct[:, : self.neighbours].mean(1).sum(0)
                 counted = sizes[found.queries].clamp(1, most)[:, None]  # (n, 1, levels)
                 inside = torch.arange(most)[:, None] < counted
@@ -186,7 +186,7 @@ def ward_tree(features: Tensor, sizes: Sequence[int]) -> PrototypeTree:
     """Ward's tree over unit features, cut into at most the given number of clusters per level."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
-    units = F.normalize(features.double(), dim=1).cpu()
+    units = F.normalize(features.cpu().double(), dim=1)
     merges = linkage(units.numpy(), method="ward")
     cuts = [torch.from_numpy(fcluster(merges, size, criterion="maxclust")).long() - 1 for size in sizes]
     counts = [int(cut.max()) + 1 for cut in cuts]

@@ -141,7 +141,8 @@ class SemanticPaths(nn.Module):
         With `index` (B,), the images' positions in the data set: the leaf that the last clustering stored for each, −1
         for an image that was not part of it.
         With `target` (B, D), z⁰ of another view: the leaf that `tree.assign` finds for it. This serves images that have
-        no index, and methods for which the stored leaves are too old.
+        no index, and methods for which the stored leaves are too old. A row without a direction, such as NaN, gets any
+        leaf: it is the loss that shows it.
         """
         tree = self.tree
         if tree is None:
@@ -149,7 +150,8 @@ class SemanticPaths(nn.Module):
         if (index is None) == (target is None):
             raise ValueError("pass either the images' index in the data set or target, z0 of another view")
         if target is not None:
-            return tree.assign(target.detach())
+            # Not `assign`, which refuses such a row, and makes every step on a GPU wait for the answer.
+            return tree.assign_rows(UnitRows(target.detach(), name="target"))
         assert index is not None
         _check_index(index, "B")
         # Not on a GPU, where reading the values would make every step wait.

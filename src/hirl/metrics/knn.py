@@ -50,6 +50,11 @@ def knn_accuracy(
     return correct.cpu().double() / len(test)
 
 
+def fitting_ks(N: int) -> tuple[int, ...]:
+    """The usual numbers of neighbours that N training images allow; N itself if there are fewer than any of them."""
+    return tuple(k for k in KS if k <= N) or (N,)
+
+
 def check_knn(ks: Sequence[int], temperature: float, N: int) -> None:
     if not ks or min(ks) < 1:
         raise ValueError(f"ks are {tuple(ks)}, but there must be at least one, each a whole number of at least 1")

@@ -14,9 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from hirl.evals import find_evaluation
 from hirl.evals.base import Evaluation
 from hirl.evals.evaluate import evaluate
 from hirl.evals.images import ImageRequest
+from hirl.evals.labels import check_labels
 from hirl.hierarchy.settings import Hierarchy
 from hirl.runs.continuing import fork_file
 from hirl.runs.folder import Run
@@ -65,7 +67,7 @@ def compare(
         accelerator: Device to train on; by default a GPU if there is one.
         classes: Methods and tree builders outside hirl that recipes or arms name.
     """
-    _check(recipes, seeds, [_name(task) for task in tasks], epochs, epochs_factor)
+    _check(recipes, seeds, tasks, epochs, epochs_factor)
     folder = Path(out)
     if folder.is_file():
         raise ValueError(f"out is {str(folder)!r}, which is a file: name a folder")
@@ -74,7 +76,7 @@ def compare(
     options = {name: _with_length(given, epochs, epochs_factor) for name, given in options.items()}
     # All arms before the first is trained: a mistake in the last recipe is found at once.
     made = {name: make_arms(_hierarchy(name, options[name]), arms or {}, ablate or {}, classes) for name in recipes}
-    _check_data(data, test_data, options, made)
+    _check_data(data, evaluation_data, test_data, tasks, options, made)
     figures: Figures = {}
     times: Figures = {}
     for name in recipes:
@@ -125,13 +127,11 @@ def _write(folder: Path, figures: Figures, times: Figures, seeds: list[int]) -> 
 def _check(
     recipes: Sequence[str],
     seeds: Sequence[int],
-    tasks: Sequence[str],
+    tasks: Sequence[str | Evaluation],
     epochs: int | None,
     epochs_factor: float,
 ) -> None:
-    from hirl.evals import find_evaluation
-
-    for what, given in (("recipe", recipes), ("seed", seeds), ("task", tasks)):
+    for what, given in (("recipe", recipes), ("seed", seeds), ("task", [_name(task) for task in tasks])):
         if not given:
             raise ValueError(f"a comparison needs at least one {what}")
         if len(set(given)) < len(given):
@@ -145,28 +145,49 @@ def _check(
     if epochs is not None and epochs_factor != 1:
         raise ValueError("epochs and epochs_factor both set the number of epochs: give one of them")
     for task in tasks:
-        find_evaluation(task)
+        if isinstance(task, str):
+            find_evaluation(task)
 
 
 def _check_data(
     data: Any,
+    evaluation_data: Any,
     test_data: Any,
+    tasks: Sequence[str | Evaluation],
     options: Mapping[str, Mapping[str, Any]],
     arms: Mapping[str, Mapping[str, Hierarchy | None]],
 ) -> None:
-    """Check before the first run what would fail after hours: the labels, the test split, every arm's levels."""
+    """Check before the first run what would fail after hours: every arm's levels, and what each task is evaluated on.
+
+    The images are opened as `pretrain` and `evaluate` will open them.
+    """
     defaults = inspect.signature(pretrain).parameters
     for name, given in options.items():
-        request = ImageRequest(data, test_data, given.get("split"), None, given.get("channels", 3))
-        for images in (train := request.train(), request.test()):
-            if images.labels is None:
-                raise ValueError(f"{images.name} has no labels, but a comparison evaluates with labels")
+        channels = given.get("channels", 3)
+        request = ImageRequest(data, test_data, given.get("split"), None, channels)
+        train = request.train()
         for arm, hierarchy in arms[name].items():
             length, batch = (given.get(key, defaults[key].default) for key in ("epochs", "batch_size"))
             try:
                 check_image_count(train, hierarchy, batch_size=batch, epochs=length)
             except ValueError as error:
                 raise ValueError(f"the arm {arm} of {name!r}: {error}") from error
+        if evaluation_data is not None:
+            request = ImageRequest(evaluation_data, test_data, None, None, channels)
+        _check_evaluated(tasks, request)
+
+
+def _check_evaluated(tasks: Sequence[str | Evaluation], request: ImageRequest) -> None:
+    """Check that every task finds the images and labels it needs."""
+    for asked in tasks:
+        task = find_evaluation(asked)() if isinstance(asked, str) else asked
+        try:
+            parts = task.open_parts(request)
+            if task.needs.labels:
+                check_labels(parts)
+            task.check(parts)
+        except ValueError as error:
+            raise ValueError(f"{task.name}: {error}") from error
 
 
 def _labels(options: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

@@ -22,11 +22,14 @@ from hirl.data.sources.subset import Subset
 from hirl.files import atomic_write
 from hirl.hierarchy.levels import check_levels, suggest_levels
 from hirl.hierarchy.settings import Hierarchy
+from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
+from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.folder import Run
-from hirl.runs.representations import load_trained
+from hirl.runs.representations import TREE, load_trained
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.joint import Joint
+from hirl.train.machine import read_machine
 from hirl.train.pretrain import pretrain
 
 HELD_OUT = 8000  # images, as in the paper; at most a fifth of all
@@ -72,13 +75,14 @@ def tune(
     held, kept = (Subset(images, part.sort().values) for part in (order[:count], order[count:]))
     choices = grid(len(kept), levels, negatives)
     folder = Path(out)
+    device = torch.device(read_machine(options.get("accelerator", "auto")).device)
     losses: dict[Choice, dict[str, float]] = {}
     for sizes, paths in choices:
         chosen = replace(hierarchy, levels=sizes, negatives=paths)
         name = f"levels-{'-'.join(map(str, sizes))}-negatives-{paths}"
         fresh = type(method)(**method.arguments)
         run = pretrain(kept, fresh, chosen, out=folder / name, channels=channels, seed=seed, **options)
-        losses[sizes, paths] = held_out_loss(run, type(method), held, seed)
+        losses[sizes, paths] = held_out_loss(run, type(method), held, seed, device=device)
         tables = {"tuning": _table(losses)}
         write_tables(folder, tables)
     print_tables(tables)
@@ -105,31 +109,53 @@ def grid(N: int, levels: Sequence[Sequence[int]] | None, negatives: Sequence[int
 
 
 @torch.no_grad()
-def held_out_loss(run: Run, method: type[Method], images: Subset, seed: int) -> dict[str, float]:
+def held_out_loss(
+    run: Run, method: type[Method], images: Subset, seed: int, *, device: torch.device | None = None
+) -> dict[str, float]:
     """L_img, L_SPD and their sum over images that the run was not trained on; kept in the run's folder.
 
-    The losses are those of the run's last step: its teacher's temperature, its negatives and its weight of L_SPD. The
-    leaf of each image is found from its second global view, since no clustering has stored one.
+    The losses are those of the run's last step: its teacher's temperature, its negatives, its weight of L_SPD and its
+    tree, that of the last epoch. The leaf of each image is found from its second global view, since no clustering has
+    stored one. Every image counts once: a batch by its number of images. The networks are in eval mode, so a last batch
+    of any size will do. Methods that compare the images of a batch (MoCo v3, SwAV) have an easier task in a smaller
+    one, which is the same for all choices.
     """
     file = run.folder / LOSSES
-    if file.is_file() and "step" in (kept := json.loads(file.read_text(encoding="utf-8"))):
-        return dict(kept)
+    if file.is_file():
+        kept: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+        if kept.get("images") == len(images):  # earlier versions left out some images and had another tree
+            return kept
     trained, config = load_trained(run, method=method), run.config
+    if trained.paths is not None:
+        trained.paths.tree = _training_tree(run)
     views = trained.method.views(config["image_size"])
-    normal: dict[str, Any] = {name: config[name] and tuple(config[name]) for name in ("mean", "std")}
-    batch_size = min(config["batch_size"], len(images))
-    joint = Joint(trained.method, trained.paths, assign="step").eval()
+    batches: dict[str, Any] = {name: config[name] and tuple(config[name]) for name in ("mean", "std")}
+    batches |= {"batch_size": min(config["batch_size"], len(images)), "drop_last": False}
+    where = torch.device("cpu") if device is None else device
+    joint = Joint(trained.method, trained.paths, assign="step").eval().to(where)
     sums = torch.zeros(2, dtype=torch.float64)
-    loader = Loader(images, views, batch_size=batch_size, seed=seed, shuffle=False, **normal)
     last = trained.step - 1
+    loader = Loader(images, views, seed=seed, shuffle=False, device=where, **batches)
     for number, batch in enumerate(loader):
         losses = joint(batch.views, batch.masks, batch.index, last, number)
-        sums += torch.stack((losses.image, losses.spd)).double()
-    image, spd = (sums / len(loader)).tolist()
-    found = {"joint": image + spd, "image": image, "spd": spd, "step": trained.step}  # earlier versions: of step 0 on
+        sums += len(batch) * torch.stack((losses.image, losses.spd)).cpu().double()
+    image, spd = (sums / len(images)).tolist()
+    found = {"joint": image + spd, "image": image, "spd": spd, "step": trained.step, "images": len(images)}
     with atomic_write(file) as aside:
         aside.write_text(json.dumps(found), encoding="utf-8")
     return found
+
+
+def _training_tree(run: Run) -> PrototypeTree:
+    """The tree that the heads were last trained with; a finished run's own is built after that, from nothing."""
+    state = load_checkpoint(run.checkpoint_file)
+    tensors = state.get("training_tree") or (None if state.get("finished") else state["joint"].get(TREE))
+    if not tensors:
+        raise ValueError(
+            f"{str(run.folder)!r} was finished by an earlier version, which did not keep the tree of its last epoch, "
+            "and cannot be scored: remove the folder to train it again"
+        )
+    return PrototypeTree.from_tensors(tensors)
 
 
 def _table(losses: dict[Choice, dict[str, float]]) -> Cells:

@@ -19,6 +19,8 @@ from hirl.hierarchy.ranks import Ranks
 from hirl.methods.base import Method
 
 NEVER = -1
+COPY_EVERY = {"cpu": 1}  # batches of z⁰ that stay on their device until they are copied together
+COPY_EVERY_ELSEWHERE = 20  # a copy makes a GPU wait
 
 
 class Bank:
@@ -37,21 +39,38 @@ class Bank:
         self.unreadable = torch.zeros(N, dtype=torch.bool)  # the same on every process
         self.momentum = momentum
         self.means: Tensor | None = None  # (N, D), the same on every process
+        self._waiting: list[tuple[Tensor, Tensor, int]] = []  # collected, but still on the device
 
     def collect(self, index: Tensor, z0: Tensor, step: int) -> None:
         """Store z⁰ (B, D) of the images at `index` (B,); `step` is the number of steps including this one."""
-        where = index.cpu()
-        self.features[where] = F.normalize(z0.float(), dim=1).half().cpu()
-        self.step_of[where] = step
+        self._waiting.append((index, F.normalize(z0.float(), dim=1).half(), step))
+        if len(self._waiting) >= COPY_EVERY.get(z0.device.type, COPY_EVERY_ELSEWHERE):
+            self._store()
+
+    def _store(self) -> None:
+        """Copy what has been collected; to be called before `features` or `step_of` is read."""
+        if not self._waiting:
+            return
+        counts = [len(index) for index, _, _ in self._waiting]
+        index = torch.cat([index for index, _, _ in self._waiting]).cpu().split(counts)
+        units = torch.cat([units for _, units, _ in self._waiting]).cpu().split(counts)
+        for where, rows, (_, _, step) in zip(index, units, self._waiting, strict=True):
+            self.features[where] = rows
+            self.step_of[where] = step
+        self._waiting = []
 
     def replace(self, index: Tensor, z0: Tensor, step: int, ranks: Ranks) -> None:
         """Store z⁰ of all images from a pass, in which no image came to two processes, in place of everything else."""
+        self._waiting = []
         self.step_of.fill_(NEVER)
+        self.features.zero_()
         self.collect(index, z0, step)
+        self._store()
         self.unreadable = ranks.max(self.step_of) == NEVER
 
     def own(self, ranks: Ranks) -> Tensor:
         """Return the images (n,) that this process owns; each image that was ever stored has exactly one owner."""
+        self._store()
         claim = self.step_of.long() * ranks.size + (ranks.size - 1 - ranks.rank)
         stored = self.step_of != NEVER
         own = ((claim == ranks.max(claim)) & stored).nonzero().flatten()
@@ -62,6 +81,7 @@ class Bank:
 
     def missing(self, ranks: Ranks) -> bool:
         """Return whether some readable image has no z⁰ on any process."""
+        self._store()
         return bool(((ranks.max(self.step_of) == NEVER) & ~self.unreadable).any())
 
     def to_cluster(self, ranks: Ranks) -> tuple[Tensor, Tensor]:
@@ -80,12 +100,14 @@ class Bank:
 
     def _gathered(self, own: Tensor, ranks: Ranks) -> Tensor:
         """Return the latest z⁰ of all images, (N, D), from their owners; 0 for images without one."""
+        if ranks.size == 1:  # it owns all there are: no copy of them
+            return self.features
         mine = torch.zeros_like(self.features)
         mine[own] = self.features[own]
         return ranks.sum(mine)
 
     def state_dict(self, ranks: Ranks) -> dict[str, Tensor]:
-        """Return one bank with the images of all processes, the same on each."""
+        """Return one bank with the images of all processes, the same on each; of a single process it is no copy."""
         features = self._gathered(self.own(ranks), ranks)
         state = {"features": features, "step_of": ranks.max(self.step_of), "unreadable": self.unreadable}
         return state if self.means is None else state | {"means": self.means}
@@ -94,6 +116,7 @@ class Bank:
         """Restore all images on the first process; the others start empty."""
         # Earlier versions stored epochs, which are below any step that follows, and did not know unreadable images.
         step_of = state["step_of"] if "step_of" in state else state["epoch_of"]
+        self._waiting = []
         self.features.copy_(state["features"])
         self.means = state["means"].clone() if "means" in state else None
         self.step_of.copy_(step_of if ranks.rank == 0 else torch.full_like(self.step_of, NEVER))

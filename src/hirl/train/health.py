@@ -9,7 +9,8 @@ Thresholds, and why:
 - assignment entropy: of the leaves' sizes, relative to its maximum log M₁. Below a half, few leaves hold nearly all
   images.
 - giant node: a node with more than half of all images says nothing, unless its level has so few nodes that one must.
-- one-image leaves: a tree in which more than half of the leaves hold a single image has too many leaves for the data.
+- one-image and empty leaves: a tree in which more than half of the leaves hold at most one image has too many leaves
+  for the data.
 - loss ≈ ln K: the loss of a method that spreads all images evenly over its K outputs whatever they show.
 """
 
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from hirl.hierarchy.tree import PrototypeTree
 
-LOW_STD, LOW_RANK, LOW_ENTROPY, GIANT_NODE, ONE_IMAGE_LEAVES, NEAR_LN_K = 0.1, 2.0, 0.5, 0.5, 0.5, 0.01
+LOW_STD, LOW_RANK, LOW_ENTROPY, GIANT_NODE, SMALL_LEAVES, NEAR_LN_K = 0.1, 2.0, 0.5, 0.5, 0.5, 0.01
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def check_tree(tree: PrototypeTree) -> Health:
     shares = sizes[0] / N
     entropy = float(-(shares * shares.clamp(min=1e-12).log()).sum()) / max(math.log(tree.levels[0]), 1e-12)
     largest = [float(size.max()) / N for size in sizes]
-    one_image = float((sizes[0] <= 1).float().mean())
+    one_image, empty = (float((sizes[0] == size).float().mean()) for size in (1, 0))
     warnings = []
     if entropy < LOW_ENTROPY:
         warnings.append(
@@ -85,12 +86,13 @@ def check_tree(tree: PrototypeTree) -> Health:
                 f"a node of level {level} holds {share:.0%} of all images; start the hierarchy later or use fewer "
                 "nodes at that level"
             )
-    if one_image > ONE_IMAGE_LEAVES:
+    if one_image + empty > SMALL_LEAVES:
+        none = f" and {empty:.0%} hold none" if empty else ""
         warnings.append(
-            f"{one_image:.0%} of the leaves hold a single image; use fewer leaves than {tree.levels[0]:,} "
+            f"{one_image:.0%} of the leaves hold a single image{none}; use fewer leaves than {tree.levels[0]:,} "
             f"for {N:,} images"
         )
-    figures = {"assignment_entropy": entropy, "one_image_leaves": one_image}
+    figures = {"assignment_entropy": entropy, "one_image_leaves": one_image, "empty_leaves": empty}
     return Health(figures | {f"largest_node_{level}": share for level, share in enumerate(largest)}, warnings)
 
 

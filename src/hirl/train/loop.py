@@ -9,6 +9,7 @@ for a restart within an epoch.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable
@@ -33,16 +34,17 @@ from hirl.train.diagnostics import bank_agreement
 from hirl.train.fork import with_heads
 from hirl.train.joint import Joint, Losses, mean_losses
 from hirl.train.loss_scale import LossScale
-from hirl.train.observer import Observer
+from hirl.train.observer import Observer, Rates
 from hirl.train.streams import FORWARD, KMEANS, NEGATIVES
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
+AT_ONCE = ("cpu",)  # devices on which a value can be read without a wait for the steps before it
 SAMPLE_SIZE = 2048  # images per epoch whose z⁰ is checked for collapse
 DIAGNOSED = 8  # steps per epoch whose gradients are compared
 
 
 class NotFinite(Exception):  # noqa: N818
-    """The loss is NaN or infinite: the step, the loss and the images of the batch."""
+    """The loss is NaN or infinite: the step, the loss and the images of the batch; raised on every process."""
 
     def __init__(self, step: int, loss: float, index: Tensor) -> None:
         super().__init__(step, loss)
@@ -78,6 +80,7 @@ class Loop:
     should_stop: Callable[[], bool] = lambda: False
     step: int = field(default=0, init=False)
     finished: bool = field(default=False, init=False)  # whether the tree is that of the trained encoder
+    training_tree: dict[str, Tensor] = field(default_factory=dict, init=False)  # the last epoch's, once `finished`
 
     def __post_init__(self) -> None:
         self.ranks = Ranks(dist.group.WORLD if self.fabric.world_size > 1 else None)
@@ -96,12 +99,15 @@ class Loop:
             self.bank = Bank(self.N, self.method.dim, momentum=momentum)
         self._last_save = time.monotonic()
         self._sample: list[Tensor] = []
+        self._unchecked: list[tuple[int, Tensor, Tensor]] = []  # step, loss and images since the last check
 
     def fit(self) -> None:
         """Train to the end, saving the state after every epoch, and build the tree of the trained encoder."""
         while self.step < self.plan.steps:
             self.fit_epoch()
             self.save()
+            if self._agreed(self.should_stop()):
+                raise Stopped
         self.finish()
 
     def finish(self) -> None:
@@ -113,6 +119,7 @@ class Loop:
         if self.paths is None:
             return
         if not self.finished:
+            self.training_tree = self.paths.get_extra_state()  # the one that the heads were trained with
             self._build_tree(self.plan.epochs)
             self.finished = True
             self.save()
@@ -133,10 +140,11 @@ class Loop:
             images = sum(len(part) for part in parts) * self.fabric.world_size
             self.observer.on_step(self.step, losses, self._rates, images, self.loader.waited - waited)
             waited = self.loader.waited
-            self._save_if_due()
             if self.step % self.plan.steps_per_epoch == 0:
-                break
-        self.observer.on_epoch_end(epoch, self.step, self._sample)
+                break  # `fit` saves, after the report of the epoch: a run continued from before it would leave it out
+            self._save_if_due()
+        self._check_finite()
+        self.observer.on_epoch_end(epoch, self.step, [z0.cpu() for z0 in self._sample])
         self._sample = []
 
     def _build_tree(self, epoch: int) -> None:
@@ -187,7 +195,7 @@ class Loop:
         """
         # Drop path and the like draw from torch's global generator.
         torch.manual_seed(mix_seed(self.seed, FORWARD, self.step))
-        self._rates = self._set_rates() | self.loss_scale.figures()
+        self._rates: Rates = {**self._set_rates(), **self.loss_scale.figures()}
         self.loss_scale.begin()
         found: list[Losses] = []
         diagnose = self.step % max(1, self.plan.steps_per_epoch // DIAGNOSED) == 0
@@ -195,9 +203,11 @@ class Loop:
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(parts)):
                 seed = mix_seed(self.seed, NEGATIVES, self.step, place)
                 losses = self.module(part.views, part.masks, part.index, self.step, seed, diagnose=diagnose)
+                self._unchecked.append((self.step, losses.total.detach(), part.index))
                 # Before the update, so that no weight is touched; a GPU is not made to wait at every step.
-                if self.fabric.device.type == "cpu" or self.step % SYNC_EVERY == 0:
-                    self._check_finite(losses, part)
+                due = self.step % SYNC_EVERY == 0 and place + 1 == len(parts)
+                if due or self.fabric.device.type in AT_ONCE:
+                    self._check_finite()
                 self.fabric.backward(losses.total / len(parts))
             found.append(losses._replace(total=losses.total.detach()))
         if self.paths is not None and self.paths.tree is None:
@@ -225,11 +235,20 @@ class Loop:
             if self.bank is not None:
                 self.bank.collect(part.index, losses.target_z0, self.step + 1)
             if sum(map(len, self._sample)) < SAMPLE_SIZE:
-                self._sample.append(self.ranks.joined(losses.z0.float()).cpu())
+                self._sample.append(self.ranks.joined(losses.z0.float()))
 
-    def _check_finite(self, losses: Losses, batch: Batch) -> None:
-        if not losses.total.isfinite():
-            raise NotFinite(self.step, float(losses.total.detach()), batch.index.cpu())
+    def _check_finite(self) -> None:
+        """Raise NotFinite, on every process, if a loss since the last check is not finite on one of them."""
+        unchecked, self._unchecked = self._unchecked, []
+        if not unchecked:  # which is so on every process
+            return
+        losses = torch.stack([loss.float() for _, loss, _ in unchecked])
+        bad = self.ranks.max((~losses.isfinite()).int())
+        if not bad.any():  # the one value that is read
+            return
+        step, loss, index = unchecked[int(bad.nonzero()[0])]
+        found = [share for share in self.ranks.objects((float(loss), index.tolist())) if not math.isfinite(share[0])]
+        raise NotFinite(step, found[0][0], torch.tensor([image for _, images in found for image in images]))
 
     def _set_rates(self) -> dict[str, float]:
         rates, peak = self.method.rates(self.step), self.method.peak_lr
@@ -243,6 +262,7 @@ class Loop:
         return {
             "step": self.step,
             "finished": self.finished,
+            "training_tree": self.training_tree,
             "plan": dataclasses.asdict(self.plan),
             "levels": None if self.paths is None else list(self.paths.levels),
             "joint": self.joint.state_dict(),
@@ -267,19 +287,24 @@ class Loop:
             self.bank.load_state_dict(state["bank"], self.ranks)
         self.step = state["step"]
         self.finished = state.get("finished", False)
+        self.training_tree = state.get("training_tree", {})
 
     def _save_if_due(self) -> None:
         if self.ranks.size > 1 and self.step % SYNC_EVERY:  # processes agree by a message, so not after every step
             return
-        due = time.monotonic() - self._last_save > self.save_every
-        stop, due = self.ranks.max(torch.tensor([float(self.should_stop()), float(due)])).bool().tolist()
-        if stop or due:
+        stop = self._agreed(self.should_stop())
+        if stop or self._agreed(time.monotonic() - self._last_save > self.save_every):
             self.save()
         if stop:
             raise Stopped
 
+    def _agreed(self, mine: bool) -> bool:
+        """Whether it is so on any process."""
+        return bool(self.ranks.max(torch.tensor(float(mine))))
+
     def save(self) -> None:
-        """Save the state; to be called on every process."""
+        """Save the state, unless a loss before it was not finite; to be called on every process."""
+        self._check_finite()
         state = self.state_dict()  # on every process, since the bank is gathered
         if self.fabric.is_global_zero:
             self.save_state(state)

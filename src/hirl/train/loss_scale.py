@@ -47,8 +47,12 @@ class LossScale:
             buffer.copy_(before)
         self.scaler.update()
 
-    def figures(self) -> dict[str, float]:
-        return {} if self.scaler is None else {"loss_scale": self.scaler.get_scale()}
+    def figures(self) -> dict[str, Tensor]:
+        """The scale, as a copy on the device: `get_scale` would make every step on a GPU wait."""
+        if self.scaler is None:
+            return {}
+        scale = self.scaler._get_scale_async()  # None before the first step
+        return {"loss_scale": torch.tensor(self.scaler.get_scale()) if scale is None else scale.clone()}
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()

@@ -52,7 +52,7 @@ def available_cores() -> int:
 
 
 def used_memory(device: str) -> int:
-    """The most bytes that this process has used so far: of the GPU, or of the machine with its reading processes."""
+    """The most bytes this process has used so far, of the GPU or the machine; without those that read its images."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
@@ -74,8 +74,15 @@ def _host_memory() -> tuple[int, int]:
         free = int(lines["MemAvailable"].split()[0]) * 1024
     limit, used = (_number(CGROUP / name) for name in ("memory.max", "memory.current"))
     if limit is not None and limit < total:
-        total, free = limit, min(free, limit - (used or 0))
+        total, free = limit, min(free, max(0, limit - (used or 0) + _evictable()))
     return free, total
+
+
+def _evictable() -> int:
+    """Bytes of files that the kernel keeps for this container, counts as used and gives back when memory is short."""
+    file = CGROUP / "memory.stat"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 def _number(file: Path) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, TypeAlias
 
 from torch import Tensor
 
@@ -10,11 +11,13 @@ from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.train.joint import Losses
 
+Rates: TypeAlias = "Mapping[str, float | Tensor]"  # tensors are on the device: reading one makes a GPU wait
+
 
 class Observer(Protocol):
     """Called by the loop. Epochs and steps count from 0; `step` is the number of steps done so far."""
 
-    def on_step(self, step: int, losses: Losses, rates: dict[str, float], images: int, data_seconds: float) -> None:
+    def on_step(self, step: int, losses: Losses, rates: Rates, images: int, data_seconds: float) -> None:
         """After each step: its losses and learning rates, its images over all processes, the time spent on data."""
 
     def on_tree_start(self, epoch: int) -> TreeProgress | None:

@@ -12,7 +12,7 @@ from hirl.data.loader import EvaluationLoader
 from hirl.data.sources import in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import usual_name
-from hirl.data.views.render import Normalisation
+from hirl.data.views.render import Normalisation, is_batched
 from hirl.methods.base import Method, Plan
 from hirl.metrics.knn import KS, knn_accuracy
 from hirl.metrics.majority import majority_share
@@ -61,11 +61,12 @@ class OnlineKnn:
         every: int,
         normalisation: Normalisation,
         device: torch.device,
+        workers: int | None = None,
     ) -> None:
         assert images.labels is not None
         self.method, self.every, self.epochs = method, every, plan.epochs
         self.images, self.val = images, val
-        reading: dict[str, Any] = {"size": plan.image_size, "device": device}
+        reading: dict[str, Any] = {"size": plan.image_size, "device": device, "workers": workers}
         reading |= {"mean": normalisation.mean, "std": normalisation.std}
         share = MOST_IMAGES if val is None else MOST_IMAGES - MOST_IMAGES // QUERY_EVERY
         self.loader = _strided(images, share, reading)
@@ -120,4 +121,6 @@ def open_val(data: Any, split: str | None, images: ImageSet) -> ImageSet | None:
 
 def _strided(images: ImageSet, most: int, reading: dict[str, Any]) -> EvaluationLoader:
     """Every n-th image, since folders come class by class; the loader deals them as to one of n ranks."""
+    if is_batched(images):  # the val images may be where the training images, for which `workers` was given, are not
+        reading = reading | {"workers": None}
     return EvaluationLoader(images, world_size=-(-len(images) // most), **reading)

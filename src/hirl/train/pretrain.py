@@ -28,6 +28,7 @@ from hirl.train.messages import announce, failure_message, plan_summary, resolve
 from hirl.train.processes import Precision, launch, memory_advice
 from hirl.train.settings import settle
 from hirl.train.setup import (
+    SharedFailure,
     build_method,
     build_paths,
     check_arguments,
@@ -178,7 +179,7 @@ def pretrain(
             state = state_to_fork(base, to_plain(config), source)
         start = 0 if state is None else int(state["step"])
         if fabric.is_global_zero:
-            run.forget_after(start)
+            run.forget_after(start, final_tree=state is not None and state.get("finished", False))
             run.add_resolved(resolved_settings(method, hierarchy, plan, len(images)))
         announce(fabric, run, plan_summary(run, images, method, hierarchy, plan, start))
         at_once: dict[str, Any] = {"workers": loader.workers, "accumulate": accumulate, "precision": precision}
@@ -187,7 +188,7 @@ def pretrain(
 
         # Train
         reporting: dict[str, Any] = {"start": start, "knn_every": knn_every, "wandb": wandb}
-        reporting |= {"data": data, "split": split}
+        reporting |= {"data": data, "split": split, "workers": workers}
         opened = open_observer(fabric, run, images, method, plan, loader.normalisation, **reporting)
         with stop_signals() as should_stop, opened as observer:
             loop = Loop(
@@ -231,9 +232,11 @@ def _fit(loop: Loop, run: Run, images: ImageSet, skipped: Skipped) -> None:
     try:
         loop.fit()
     except NotFinite as error:
+        if not loop.fabric.is_global_zero:
+            raise SharedFailure from error
         message = failure_message(error, run, images, loop.plan)
         run.log(message)
-        raise ValueError(message) from error
+        raise SharedFailure(message) from error
     except Stopped:
         announce(loop.fabric, run, f"stopped at step {loop.step} of {loop.plan.steps}; the same command continues")
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 from torch import Tensor
 
+from hirl.files import atomic_write
 from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
@@ -19,6 +21,7 @@ from hirl.runs.folder import Run
 from hirl.train.health import Health, check_loss, check_representations, check_tree
 from hirl.train.joint import Losses
 from hirl.train.machine import size_text, used_memory
+from hirl.train.observer import Rates
 from hirl.train.online_knn import KnnAccuracy
 from hirl.train.tree_figures import TreeFigures
 
@@ -56,7 +59,7 @@ class Reporter:
         self.tree_figures = TreeFigures(labels)
         self.console = Console(stderr=True)
         self.board = SummaryWriter(str(run.folder / "tensorboard"), purge_step=start)
-        self.wandb = _wandb(wandb, run) if wandb else None
+        self.wandb = start_wandb(wandb, run) if wandb else None
         self.bar = Progress(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(bar_width=20),
@@ -76,11 +79,15 @@ class Reporter:
         self._last_figures: dict[str, float] = {}
         self._diagnostics: list[dict[str, Tensor]] = []  # of the steps of this epoch that have them
 
+    def continue_from(self, tree: PrototypeTree) -> None:
+        """Take the tree of the last checkpoint, which has been reported, as the one before the next."""
+        self.tree_figures.measure(tree)
+
     def _clear_sums(self) -> None:
         self._sums: dict[str, Tensor] = {}
         self._steps, self._images, self._data_seconds, self._since = 0, 0, 0.0, time.monotonic()
 
-    def on_step(self, step: int, losses: Losses, rates: dict[str, float], images: int, data_seconds: float) -> None:
+    def on_step(self, step: int, losses: Losses, rates: Rates, images: int, data_seconds: float) -> None:
         named = {"loss_image": losses.image, "loss_spd": losses.spd, **losses.logs}
         for name, value in named.items():
             # Summed on the device: reading a value would make every step wait for it.
@@ -96,11 +103,11 @@ class Reporter:
         if time.monotonic() - self._since >= EVERY_SECONDS or last_of_epoch:
             self._report_steps(step, rates)
 
-    def _report_steps(self, step: int, rates: dict[str, float]) -> None:
+    def _report_steps(self, step: int, rates: Rates) -> None:
         """Report the means over the steps since the last report."""
         taken = time.monotonic() - self._since
         figures = {name: float(value) / self._steps for name, value in self._sums.items()}
-        figures |= rates
+        figures |= {name: float(value) for name, value in rates.items()}
         figures |= {"images_per_second": self._images / taken, "waiting_for_data": self._data_seconds / taken}
         self._log(step, figures)
         left = (time.monotonic() - self._start_time) / max(1, step - self._start_step) * (self.plan.steps - step)
@@ -186,9 +193,11 @@ class Reporter:
         self.bar.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.bar.stop()
         self.board.close()
+        if self.wandb is not None:
+            self.wandb.finish(exit_code=int(kind is not None))
 
 
 def _means(measured: list[dict[str, Tensor]]) -> dict[str, float]:
@@ -202,11 +211,18 @@ def duration_text(seconds: float) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
-def _wandb(project: str, run: Run) -> Any:
+def start_wandb(project: str, run: Run) -> Any:
+    """Begin to report to a project of Weights & Biases, or go on where this run folder did."""
     try:
         import wandb
     except ImportError as error:
         raise ValueError(
             "the option wandb needs the library wandb, which is not installed: pip install wandb"
         ) from error
-    return wandb.init(project=project, dir=str(run.folder), config=run.config, resume="allow", id=run.folder.name)
+    # Not the folder's name, which runs of several studies may share, nor its path, at which a new run may begin.
+    stored = run.folder / "wandb_id.txt"
+    if not stored.is_file():
+        with atomic_write(stored) as aside:
+            aside.write_text(uuid.uuid4().hex, encoding="utf-8")
+    named = {"id": stored.read_text(encoding="utf-8"), "name": run.folder.name}
+    return wandb.init(project=project, dir=str(run.folder), config=run.config, resume="allow", **named)

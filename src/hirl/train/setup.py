@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -34,6 +34,12 @@ from hirl.train.online_knn import OnlineKnn, open_val
 from hirl.train.report import Reporter
 from hirl.train.settings import EPOCHS
 from hirl.train.streams import HEADS, NETWORKS
+
+MISTAKE = 2  # the exit code of a command that a ValueError or OSError ends
+
+
+class SharedFailure(ValueError):  # noqa: N818
+    """A failure that every process raises at the same point; the first one's has the message."""
 
 
 def resolve_method(method: Method | type[Method] | str | None) -> Method | type[Method]:
@@ -125,21 +131,39 @@ def open_folder(
 ) -> Iterator[dict[str, Any] | None]:
     """Lock the run folder on the first process, and yield the state to continue from; None if there is none.
 
-    A new run's configuration and list of images are written there; those of a run to continue must be the same.
+    A new run's configuration and list of images are written there; those of a run to continue must be the same. If the
+    folder is refused, or all processes fail with `SharedFailure`, the first one says why and the others end quietly.
     """
     if not fabric.is_global_zero:
-        fabric.barrier()
-        yield load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() and not is_complete(run) else None
+        code = fabric.broadcast(0, src=0)
+        if code:
+            raise SystemExit(code)
+        try:
+            yield (
+                load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() and not is_complete(run) else None
+            )
+        except SharedFailure as error:
+            fabric.barrier()  # the first process has written all it has to: whoever sees this one end may stop it
+            raise SystemExit(MISTAKE) from error
         return
-    with run.locked():
-        state = state_to_continue(run, config, opened)
-        run.begin(config)
-        if state is None and not run.finished:
-            write_images(run, opened)
-        elif (repaired := repair_images(run, opened)) is not None:
-            announce(fabric, run, repaired)
-        fabric.barrier()
-        yield state
+    with ExitStack() as held:
+        try:
+            held.enter_context(run.locked())
+            state = state_to_continue(run, config, opened)
+            run.begin(config)
+            if state is None and not run.finished:
+                write_images(run, opened)
+            elif (repaired := repair_images(run, opened)) is not None:
+                announce(fabric, run, repaired)
+        except Exception as error:
+            fabric.broadcast(MISTAKE if isinstance(error, (ValueError, OSError)) else 1, src=0)
+            raise
+        fabric.broadcast(0, src=0)
+        try:
+            yield state
+        except SharedFailure:
+            fabric.barrier()
+            raise
 
 
 def load_state(loop: Loop, state: dict[str, Any], run: Run) -> None:
@@ -150,6 +174,8 @@ def load_state(loop: Loop, state: dict[str, Any], run: Run) -> None:
         reason = " ".join(str(error).split())
         raise ValueError(f"{str(run.checkpoint_file)!r} does not fit this run: {reason}") from error
     tree = None if loop.paths is None else loop.paths.tree
+    if tree is not None and isinstance(loop.observer, Reporter):
+        loop.observer.continue_from(tree)
     if tree is not None and loop.fabric.is_global_zero and not has_tree(run):
         announce(loop.fabric, run, f"{run.tree_file} is missing or damaged: it has been written again from last.ckpt")
         loop.save_tree(tree)
@@ -214,6 +240,7 @@ def open_observer(
     split: str | None,
     start: int,
     knn_every: int,
+    workers: int | None,
     wandb: str | None,
 ) -> Iterator[Observer]:
     """Report from step `start` on, on the first process; the others are silent.
@@ -226,6 +253,7 @@ def open_observer(
     knn = None
     if knn_every and images.labels is not None:
         measure: dict[str, Any] = {"every": knn_every, "normalisation": normalisation, "device": fabric.device}
+        measure |= {"workers": workers}
         knn = OnlineKnn(images, method, plan, val=open_val(data, split, images), **measure)
     labels = None if images.labels is None else images.labels[:, 0]
     with Reporter(run, plan, method=method, start=start, wandb=wandb, evaluate=knn, labels=labels) as reporter:

@@ -114,7 +114,7 @@ def test_the_same_command_continues(
     step = Training._step
     taken: list[int] = []
 
-    def counted(self: Training, module: Any, optimiser: Any, number: int, pieces: Any) -> float:
+    def counted(self: Training, module: Any, optimiser: Any, number: int, pieces: Any) -> torch.Tensor:
         if len(taken) == 3:
             raise KeyboardInterrupt
         taken.append(number)
