@@ -110,13 +110,15 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no temperature": (["{run}", "knn", "--knn.temperature", "0", "--knn.ks", "5"], "temperature is 0.0, but must be"),
     "no restarts": (["{run}", "clustering", "--clustering.restarts", "0"], "restarts must be at least 1"),
     "an unknown part": (["{run}", "clustering", "--clustering.part", "middle"], "clustering.part"),
-    "more neighbours than images": (["{run}", "knn"], "K = 200 is more than the 144 training images"),
+    "more neighbours than images": (
+        ["{run}", "knn", "--knn.ks", "200"],
+        "K = 200 is more than the 144 training images",
+    ),
     "more retrieved than images": (["{run}", "tree", "--tree.neighbours", "145"], "at most the 144"),
     "too many leaves": (
         ["{run}", "tree", "--tree.rebuild", "true", "--tree.levels", "145"],
         "only 144 rows",
     ),
-    "levels beside the run's own": (["{run}", "tree", "--tree.levels", "9"], "the run's own tree"),
     "a negative seed": (["{run}", "knn", "--seed", "-1"], "seed must be at least 0"),
     "no labels": (["{run}", "knn", "--data", "{unlabelled}"], "has no labels, but this evaluation needs them"),
     "no labels to test on": (["{run}", "clustering", "--data", "{untested}"], "has no labels"),

@@ -145,7 +145,7 @@ LINES: dict[str, str] = {
     "evaluate resnet10t kmn --data {npz}": "kmn",
     "evaluate resnet10t hierarchy --data {npz}": "tree",
     "evaluate resnet10t knn --data {nothing}": "nothing",
-    "evaluate resnet10t knn --data {flat}": "name labelled images with --data",
+    "evaluate resnet10t knn --data {flat}": "name labelled images (hirl evaluate --data",
     "evaluate resnet10t knn --data {npz} --test_split nowhere": "nowhere",
     "evaluate resnet10t knn --data {npz} --knn.ks 0": "ks",
     "evaluate resnet10t knn --data {npz} --knn.ks 100000": "ks",

@@ -190,7 +190,7 @@ def test_the_result_has_each_k_and_the_best(coloured_subject: Callable[..., Subj
 
 
 @pytest.mark.parametrize(
-    ("count", "used", "said"),
+    ("count", "used", "printed"),
     [
         (60, (10, 20, 100, 200), None),
         (30, (10, 20, 100), "knn: K = 200 left out, being more than the 120 training images"),
@@ -198,12 +198,12 @@ def test_the_result_has_each_k_and_the_best(coloured_subject: Callable[..., Subj
     ],
 )
 def test_of_the_usual_ks_those_that_fit_are_used(
-    count: int, used: tuple[int, ...], said: str | None, coloured_subject: Callable[..., Subject]
+    count: int, used: tuple[int, ...], printed: str | None, coloured_subject: Callable[..., Subject]
 ) -> None:
     lines: list[str] = []
     result = KNN().run(coloured_subject(count=count, message=lines.append))
     assert tuple(row["K"] for row in result.rows if row["labels"] == "4 classes") == used == fitting_ks(4 * count)
-    assert lines == ([] if said is None else [said])
+    assert lines == ([] if printed is None else [printed])
     assert KNN().arguments["ks"] == KS  # so that results stored before are still found
 
 

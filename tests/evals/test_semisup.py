@@ -196,3 +196,10 @@ def test_a_smaller_batch_is_reported_in_a_line(coloured_subject: Make) -> None:
     )
     assert settings.encoder_lr == 1e-4
     assert not lines
+
+
+def test_a_share_that_one_image_per_class_makes_another_is_named_with_its_images(coloured_subject: Make) -> None:
+    subject = coloured_subject("cnn", count=20)
+    found = SemiSupervised(shares=(0.01, 1.0), epochs=1).run(subject)
+    classes = len(subject.train.label_names[0])
+    assert {name.partition(",")[0] for name in found.headline} == {f"1 % ({classes} images)", "100 %"}

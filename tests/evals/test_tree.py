@@ -193,10 +193,11 @@ def test_a_runs_own_tree_and_representations_are_used(coloured_subject: Callable
     assert all(row["precision at 10"] == 1 for row in by(result.rows, **{"from": "z0"}))
     for row in by(result.rows, **{"from": "z1"}):
         assert row["precision at 10"] == pytest.approx(row["chance"], abs=0.06)
-    rebuilt = TreeAgreement(rebuild=True, levels=(24, 3)).run(subject)
-    assert rebuilt.chosen["levels"] == [24, 3]
-    with pytest.raises(ValueError, match="levels are those of the run's own tree"):
-        TreeAgreement(levels=(24, 3)).run(subject)
+    for rebuild in (False, True):  # other levels than the run's need another tree
+        rebuilt = TreeAgreement(rebuild=rebuild, levels=(24, 3)).run(subject)
+        assert rebuilt.chosen["levels"] == [24, 3]
+        assert rebuilt.chosen[TREE] != "the run's own"
+    assert TreeAgreement(levels=(12, 2)).run(subject).chosen[TREE] == "the run's own"
 
 
 class FirstRows(TreeBuilder):

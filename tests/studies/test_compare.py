@@ -284,6 +284,11 @@ def test_a_method_of_ones_own_is_tuned_once_it_is_named(
         (["--arms", "a: builder=no.such.Builder"], "no.such.Builder"),
         (["--seeds", "0", "0"], "named twice"),
         (["--seeds", "-1"], "at least 0"),
+        (["--tasks", "semisup", "--semisup.shares", "2"], "semisup: share is 2.0, but must be above 0 and at most 1"),
+        (["--tasks", "semisup", "--semisup.level", "9"], "semisup: level is 9"),
+        (["--tasks", "finetune", "--finetune.epochs", "0"], "finetune: "),
+        (["--tasks", "tree", "--tree.levels", "5", "50"], "tree: levels"),
+        (["--knn.ks", "0"], "knn: ks are (0,)"),
         (["--tasks", "sing"], "there is no evaluation 'sing'"),
         (["--epochs", "0"], "at least 1"),
         (["--epochs_factor", "0"], "a number above 0"),
@@ -298,6 +303,17 @@ def test_a_mistake_is_one_sentence(
     assert expected in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_the_comparison_is_not_written_among_the_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its plots would make a labelled set one with images beside its class folders."""
+    monkeypatch.chdir(tmp_path)
+    Path("zoo/train/cat").mkdir(parents=True)
+    for out in ("zoo", "zoo/study"):
+        assert main(["compare", "zoo", "small/moco_v2", "--out", out]) == 2
+        assert "is in the folder of the images" in capsys.readouterr().err
 
 
 def test_the_data_that_are_evaluated_are_checked_before_training(room: Path, tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from hirl.backbones import has_tokens
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.base import Evaluation, Needs, Result, Row, Subject
+from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
 from hirl.evals.label_levels import accuracies
 from hirl.evals.labels import check_level, labels_of, labels_of_part
 from hirl.evals.processes import Precision
@@ -65,6 +66,11 @@ class FineTune(Evaluation):
     def needs(self) -> Needs:
         return Needs(labels=True, features=False)
 
+    def check(self, parts: Mapping[Part, ImageSet]) -> None:
+        check_level(self.level, parts["train"])
+        for official in (FINE_TUNE_CNN, FINE_TUNE_VIT):  # which of them is known with the encoder
+            self._scaled(official, len(parts["train"]))
+
     def run(self, subject: Subject) -> Result:
         official = {"cnn": FINE_TUNE_CNN, "vit": FINE_TUNE_VIT}[self._family(subject)]
         settings = self._adapted(official, len(subject.train), subject, task=self.name)
@@ -79,6 +85,13 @@ class FineTune(Evaluation):
         return self.family or ("vit" if has_tokens(subject.encoder) else "cnn")
 
     def _adapted(self, official: TrainingSettings, images: int, subject: Subject, *, task: str) -> TrainingSettings:
+        """The settings to train with; a message says if the batch is not the official one."""
+        settings = self._scaled(official, images)
+        if settings.batch_size != official.batch_size:
+            subject.message(f"{task}: {smaller_batch(official, settings, images)}")
+        return settings
+
+    def _scaled(self, official: TrainingSettings, images: int) -> TrainingSettings:
         """The official settings for a number of training images, with this evaluation's arguments."""
         if self.regularisation not in ("paper", "plain"):
             raise ValueError(f"{self.name}.regularisation is {self.regularisation!r}, but must be 'paper' or 'plain'")
@@ -94,8 +107,6 @@ class FineTune(Evaluation):
         )
         if settings.encoder_lr == 0:
             raise ValueError("encoder_lr is 0, but the encoder has to learn: choose a rate above 0, or the task linear")
-        if settings.batch_size != official.batch_size:
-            subject.message(f"{task}: {smaller_batch(official, settings, images)}")
         return settings
 
     def _tuned(self, subject: Subject, images: ImageSet, settings: TrainingSettings, *, task: str) -> list[Row]:

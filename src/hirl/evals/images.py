@@ -8,7 +8,7 @@ from typing import Any
 from hirl.data.sources import open_in_memory
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import NoSplits
-from hirl.evals.labels import NoLabels
+from hirl.evals.labels import ADVICE, NoLabels
 from hirl.runs.images_file import locate_images
 from hirl.runs.open_encoder import Encoder
 
@@ -47,8 +47,8 @@ class ImageRequest:
             if labelled and train.labels is None:
                 raise NoLabels(
                     train.name,
-                    "name labelled images with --data, in folders such as train/cat/1.jpg and val/cat/2.jpg. Without "
-                    "labels, hirl embed and hirl cluster show what was learnt.",
+                    f"{ADVICE}, in folders such as train/cat/1.jpg and val/cat/2.jpg. Without labels, hirl embed and "
+                    "hirl cluster show what was learnt.",
                 ) from error
             raise ValueError(
                 f"{train.name} has no splits such as train and val, but this evaluation learns from some images and is "

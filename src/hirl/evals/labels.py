@@ -9,11 +9,13 @@ from torch import Tensor
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Part, Subject
 
+ADVICE = "name labelled images (hirl evaluate --data, hirl compare --evaluation_data)"
+
 
 class NoLabels(ValueError):  # noqa: N818
     """An evaluation needs labels, and `name`, the images it is to run on, have none."""
 
-    def __init__(self, name: str, advice: str = "name labelled images with --data", task: str = "") -> None:
+    def __init__(self, name: str, advice: str = ADVICE, task: str = "") -> None:
         prefix = f"{task}: " if task else ""
         super().__init__(f"{prefix}{name} has no labels, but this evaluation needs them: {advice}")
         self.name, self.advice = name, advice

@@ -5,17 +5,18 @@ The choice of images is a function of labels, share and seed, not of the encoder
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from torch import Tensor
 
+from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.subset import Subset
-from hirl.evals.base import Result, Row, Subject
+from hirl.evals.base import Part, Result, Row, Subject
 from hirl.evals.finetune import FineTune
-from hirl.evals.labels import labels_of
+from hirl.evals.labels import check_level, labels_of_part
 from hirl.evals.sampling import class_balanced, listed
 from hirl.evals.settings import SEMI_CNN, SEMI_VIT, nearest_share
 from hirl.terminal.figures import Figure
@@ -40,15 +41,21 @@ class SemiSupervised(FineTune):
     shares: tuple[float, ...] = (0.01, 0.1)
     files: str | list[str] | None = None
 
+    def check(self, parts: Mapping[Part, ImageSet]) -> None:
+        check_level(self.level, parts["train"])
+        for picked in self._picked(parts["train"], seed=0).values():
+            for official in (SEMI_CNN, SEMI_VIT):  # which of them is known with the encoder
+                self._scaled(official[nearest_share(len(picked))], len(picked))
+
     def run(self, subject: Subject) -> Result:
         official = {"cnn": SEMI_CNN, "vit": SEMI_VIT}[self._family(subject)]
         headline: dict[str, Figure] = {}
         rows: list[Row] = []
         chosen = {}
-        for share, picked in self._picked(subject).items():
+        for share, picked in self._picked(subject.train, seed=subject.seed).items():
             images = Subset(subject.train, picked)
             nearest = nearest_share(len(images))
-            name = f"{100 * share:.4g} %"
+            name = _share_name(share, len(images), len(subject.train))
             task = f"{self.name} {name}"
             settings = self._adapted(official[nearest], len(images), subject, task=task)
             found = self._tuned(subject, images, settings, task=task)
@@ -57,16 +64,22 @@ class SemiSupervised(FineTune):
             chosen[name] = settings.effective | {"images": len(images), "settings_of_share": nearest}
         return Result(headline, rows, chosen)
 
-    def _picked(self, subject: Subject) -> dict[float, Tensor]:
+    def _picked(self, train: ImageSet, *, seed: int) -> dict[float, Tensor]:
         """The indices of the images of each share."""
-        labels, _ = labels_of(subject)
+        labels = labels_of_part(train)
         if self.files is not None:
-            indices = listed(subject.train, _names(self.files))
-            return {len(indices) / len(subject.train): indices}
+            indices = listed(train, _names(self.files))
+            return {len(indices) / len(train): indices}
         if not self.shares:
             raise ValueError("semisup.shares is empty, but must hold at least one share, e.g. 0.01")
-        names = subject.train.label_names[0]
-        return {share: class_balanced(labels[:, 0], share, seed=subject.seed, names=names) for share in self.shares}
+        names = train.label_names[0]
+        return {share: class_balanced(labels[:, 0], share, seed=seed, names=names) for share in self.shares}
+
+
+def _share_name(share: float, images: int, N: int) -> str:
+    """A share in tables; with its images where one per class makes it another: 1 % of 480 images of 20 classes."""
+    near = share / 1.5 <= images / N <= share * 1.5
+    return f"{100 * share:.4g} %" + ("" if near else f" ({images} images)")
 
 
 def _names(files: str | Sequence[str]) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -11,10 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
 from hirl.evals.labels import labels_of, level_names
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
-from hirl.hierarchy.levels import suggest_levels
+from hirl.hierarchy.levels import check_levels, suggest_levels
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
 from hirl.metrics.clustering import mutual_information
@@ -35,8 +36,9 @@ class TreeAgreement(Evaluation):
     encoder without a run, gets a tree over the features of its training images.
 
     Args:
-        levels: Nodes per level, fine to coarse, of a tree that is built here; by default fitted to the images.
-        rebuild: Build the tree here even for a run that has one.
+        levels: Nodes per level, fine to coarse. Where a run's own tree has others, or there is none, such a tree is
+            built here; by default fitted to the images.
+        rebuild: Build the tree here even for a run that has one with these levels.
         sample: Most training images that the references are built from, and test images that neighbours are retrieved
             for.
         neighbours: Training images to retrieve per test image.
@@ -54,15 +56,20 @@ class TreeAgreement(Evaluation):
     def needs(self) -> Needs:
         return Needs(labels=True, run=True)
 
-    def run(self, subject: Subject) -> Result:
-        train_labels, labels = labels_of(subject)
-        if not 1 <= self.neighbours <= len(subject.train):
+    def check(self, parts: Mapping[Part, ImageSet]) -> None:
+        N = len(parts["train"])
+        if not 1 <= self.neighbours <= N:
             raise ValueError(
-                f"neighbours is {self.neighbours}, but must be at least 1 and at most the {len(subject.train):,} "
-                "training images"
+                f"neighbours is {self.neighbours}, but must be at least 1 and at most the {N:,} training images"
             )
         if self.sample < 2:
             raise ValueError(f"sample is {self.sample}, but must be at least 2 images")
+        if self.levels is not None:
+            check_levels(self.levels, N)
+
+    def run(self, subject: Subject) -> Result:
+        self.check(subject.parts)
+        train_labels, labels = labels_of(subject)
         names = level_names(subject.test)
         tree, origin = self._tree(subject)
         subject.progress(self.name, 0, 4)
@@ -94,9 +101,7 @@ class TreeAgreement(Evaluation):
         return _summary(rows, names, chosen)
 
     def _tree(self, subject: Subject) -> tuple[PrototypeTree, str]:
-        if subject.tree is not None and not self.rebuild:
-            if self.levels is not None:
-                raise ValueError("levels are those of the run's own tree: leave them out, or set rebuild")
+        if subject.tree is not None and not self.rebuild and self.levels in (None, subject.tree.levels):
             return subject.tree, "the run's own"
         features = _finest(subject, "train").to(subject.device)
         levels = suggest_levels(len(features)) if self.levels is None else self.levels

@@ -71,6 +71,12 @@ def compare(
     folder = Path(out)
     if folder.is_file():
         raise ValueError(f"out is {str(folder)!r}, which is a file: name a folder")
+    images = Path(data).resolve() if isinstance(data, str | os.PathLike) else None
+    if images is not None and images.is_dir() and folder.resolve().is_relative_to(images):
+        raise ValueError(
+            f"out is {str(folder)!r}, which is in the folder of the images: its plots would count as images, so name a "
+            "folder elsewhere"
+        )
     options = {name: recipe(name, classes=classes) for name in recipes}
     labels = _labels(options)
     options = {name: _with_length(given, epochs, epochs_factor) for name, given in options.items()}
@@ -165,6 +171,10 @@ def _check_data(
     for name, given in options.items():
         channels = given.get("channels", 3)
         request = ImageRequest(data, test_data, given.get("split"), None, channels)
+        evaluated = request
+        if evaluation_data is not None:
+            evaluated = ImageRequest(evaluation_data, test_data, None, None, channels)
+        _check_evaluated(tasks, evaluated)
         train = request.train()
         for arm, hierarchy in arms[name].items():
             length, batch = (given.get(key, defaults[key].default) for key in ("epochs", "batch_size"))
@@ -172,9 +182,6 @@ def _check_data(
                 check_image_count(train, hierarchy, batch_size=batch, epochs=length)
             except ValueError as error:
                 raise ValueError(f"the arm {arm} of {name!r}: {error}") from error
-        if evaluation_data is not None:
-            request = ImageRequest(evaluation_data, test_data, None, None, channels)
-        _check_evaluated(tasks, request)
 
 
 def _check_evaluated(tasks: Sequence[str | Evaluation], request: ImageRequest) -> None:

@@ -169,4 +169,4 @@ def _table(losses: dict[Choice, dict[str, float]]) -> Cells:
         ]
         for (sizes, count), found in losses.items()
     ]
-    return [["levels", "negatives", "joint loss", "L_img", "L_SPD", ""], *rows]
+    return [["levels", "negatives", "joint loss", "L_img", "weight · L_SPD", ""], *rows]

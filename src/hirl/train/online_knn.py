@@ -14,7 +14,7 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import usual_name
 from hirl.data.views.render import Normalisation, is_batched
 from hirl.methods.base import Method, Plan
-from hirl.metrics.knn import KS, knn_accuracy
+from hirl.metrics.knn import fitting_ks, knn_accuracy
 from hirl.metrics.majority import majority_share
 
 QUERY_EVERY = 5  # without a val split, every fifth training image is a query and the others are the gallery
@@ -83,7 +83,7 @@ class OnlineKnn:
             query = torch.arange(len(features)) % QUERY_EVERY == 0
             queries, truth = features[query], labels[query]
             features, labels = features[~query], labels[~query]
-        ks = [k for k in KS if k <= len(features)] or [len(features)]
+        ks = fitting_ks(len(features))
         accuracies = knn_accuracy(features, labels, queries, truth, ks=ks).amax(0)
         majorities = [majority_share(truth[:, level]) for level in range(truth.shape[1])]
         return KnnAccuracy("train" if self.val is None else "val", accuracies.tolist(), majorities)
