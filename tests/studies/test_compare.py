@@ -288,7 +288,7 @@ def test_a_method_of_ones_own_is_tuned_once_it_is_named(
         (["--tasks", "semisup", "--semisup.level", "9"], "semisup: level is 9"),
         (["--tasks", "finetune", "--finetune.epochs", "0"], "finetune: "),
         (["--tasks", "tree", "--tree.levels", "5", "50"], "tree: levels"),
-        (["--knn.ks", "0"], "knn: ks are (0,)"),
+        (["--tasks", "knn", "--knn.ks", "0"], "knn: ks are (0,)"),
         (["--tasks", "sing"], "there is no evaluation 'sing'"),
         (["--epochs", "0"], "at least 1"),
         (["--epochs_factor", "0"], "a number above 0"),
