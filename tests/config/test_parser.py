@@ -143,7 +143,10 @@ def test_a_method_of_ones_own_takes_the_arguments_of_a_recipe_that_names_it(own_
         ("photos/ --method DINO --mean some", "--mean must be a list of numbers, or null, not some"),
         ("photos/ --method DINO --devices two", "--devices must be a whole number, or auto, not two"),
         ("photos/ --method DINO --method.dim 2.5", "--method.dim must be a whole number, not 2.5"),
-        ("photos/ --method DINO --hierarchy.assign now", "--hierarchy.assign must be one of stored, step, or null, not now"),
+        (
+            "photos/ --method DINO --hierarchy.assign now",
+            "--hierarchy.assign must be one of stored, step, or null, not now",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(line: str, expected: str) -> None:
