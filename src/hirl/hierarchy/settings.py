@@ -22,7 +22,7 @@ class Hierarchy:
         head_layers: Linear layers per head h_l.
         weight: Factor on L_SPD. By default, if the method's arguments are chosen for the images on a CPU, that of the
             method's recipe in small/; else 1, as in Eq. 4.
-        features: What is clustered: "pass" embeds all images, uncropped and in eval mode, as the paper does; "bank"
+        features: What is clustered: "pass" embeds all images, unaugmented and in eval mode, as the paper does; "bank"
             saves that time and takes z⁰ of each image's second view from training, which is augmented, computed with
             batch norm in training mode and up to an epoch old. A finished run's tree is always that of a pass.
         bank_momentum: For features from the bank: the share of the earlier epochs in the mean of z⁰ over epochs that is
