@@ -18,10 +18,11 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks.measure import THREADS, peak_mebibytes, seconds
-from hirl.backbones import make_backbone
+from hirl.encoders.backbones import make_backbone
 from hirl.evals.detection.detector import Detector, make_detector, parameter_count, trained_parameters
 from hirl.evals.detection.regions import Target
 from hirl.evals.detection.schedule import make_optimiser, published
+from hirl.methods.facts import Facts
 
 OURS = {
     "Faster R-CNN C4, ResNet-50": ("resnet50", False),
@@ -134,7 +135,7 @@ def one_step(name: str, side: int) -> Callable[[], None]:
     """Forward, backward and the optimiser's step."""
     work = prepared(name, side)
     detector = next(cell.cell_contents for cell in work.__closure__ or () if isinstance(cell.cell_contents, Detector))
-    optimiser = make_optimiser(detector, published(detector, None))
+    optimiser = make_optimiser(detector, published(detector, Facts()))
 
     def step() -> None:
         start = time.perf_counter()

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 import hirl
-from hirl.backbones import make_backbone
+from hirl.encoders.backbones import make_backbone
 from hirl.evals import Detection
-from hirl.runs.folder import Run
+from hirl.run import Run
 from hirl.studies.comparison_tables import Figures, column
 from hirl.studies.paired import paired
 from hirl.terminal.tables import Cells, print_tables, write_tables

@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.measure import peak_mebibytes
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import ImageSet, open_images
-from hirl.data.sources.memory import in_memory
+from hirl.data.sources.images_in_memory import in_memory
 from hirl.data.sources.subset import Subset
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Plan
@@ -75,13 +75,14 @@ def make_arm(name: str, images: ImageSet, hierarchy: Hierarchy | None, epochs: i
     plan = Plan(epochs, len(loader), options["batch_size"], size)
     torch.manual_seed(0)
     method.build(plan)
-    paths = build_paths(hierarchy, method.dim, len(images), seed=0)
+    resolved = None if hierarchy is None else hierarchy.resolve(len(images), epochs)
+    paths = build_paths(resolved, method.dim, seed=0)
     watch = Stopwatch()
     loop = Loop(
         fabric=Fabric(accelerator="cpu", devices=1),
         method=method,
         paths=paths,
-        hierarchy=hierarchy,
+        hierarchy=resolved,
         plan=plan,
         loader=loader,
         evaluation_loader=EvaluationLoader(images, size=size),
@@ -147,7 +148,7 @@ def compare(name: str, data: str, repeats: int, console: Console) -> list[str]:
                 taken[arm].append(spent)
     best = {arm: min(epochs, key=lambda spent: spent["total"]) for arm, epochs in taken.items()}
     method = type(options["method"]).__name__
-    title = f"{method}, {len(images):,} images, levels {hierarchy.levels_for(len(images))}: seconds per epoch"
+    title = f"{method}, {len(images):,} images, levels {hierarchy.resolve(len(images), 1).levels}: seconds per epoch"
     table = Table("arm", "epoch", *STAGES, title=title, title_justify="left")
     for arm, spent in best.items():
         table.add_row(arm, *(f"{spent.get(stage, 0.0):.2f}" for stage in ("total", *STAGES)))

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from hirl.runs.folder import Run
+from hirl.run import Run
 from hirl.terminal.tables import print_tables
 
 RECIPES = ("moco_v2", "simsiam", "swav", "moco_v3", "dino", "ibot")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hirl.data.shapes import Shapes
-from hirl.data.shapes.tree import KINDS
+from hirl.data.shapes.class_tree import KINDS
 
 console = Console(width=120)
 LEVELS = ("kind", "family", "kingdom")

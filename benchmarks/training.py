@@ -46,9 +46,9 @@ from torch.utils.data import DataLoader
 
 from benchmarks.epoch import make_arm
 from benchmarks.views import WORKERS, Pictures, Transform
-from hirl.backbones import make_backbone, patch_size, width
 from hirl.data.sources import ImageSet, open_images
-from hirl.data.sources.memory import in_memory
+from hirl.data.sources.images_in_memory import in_memory
+from hirl.encoders.backbones import make_backbone, patch_size, width
 from hirl.methods import DINO, IBOT, MoCoV2, SwAV
 from hirl.train.recipe import recipe
 

@@ -21,6 +21,7 @@ GUIDES = {
     "search": "explore.md#search",
     "duplicates": "explore.md#duplicates",
     "sample": "explore.md#samples",
+    "export": "export.md",
     "show": "explore.md#curves-of-a-run",
     "runs": "training.md#the-run-folder",
     "images": "data.md",

@@ -21,8 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl.backbones import make_backbone, width
 from hirl.data.views import Blur, Jitter, View, pair
+from hirl.encoders.backbones import make_backbone, width
 from hirl.methods import Method
 from hirl.methods.base import Output, Plan, Rates, warmed_up_cosine
 

@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, any of which can be killed at a given point.
+"""Jobs in processes of their own, any of which can be killed, or asked to stop, at a given point.
 
 A module that calls `serve` when it is run reads jobs from stdin, one line of JSON per job. For each it forks as many
 processes as asked for, which saves them the time for imports, and prints how they ended. `Jobs` runs such a module.
@@ -9,18 +9,23 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hirl.runs import checkpoint
+from hirl.signals import Stopped
+
+from .forked import as_torchrun
+
+STOPPED = 130
 
 
 class Jobs:
@@ -36,11 +41,15 @@ class Jobs:
             cwd=Path(__file__).parents[1],
         )
 
-    def __call__(self, *, processes: int = 1, **job: Any) -> tuple[int, str]:
-        """Run the job; return the first exit code other than 0, negative for a signal, and the output of all."""
+    def __call__(self, *, processes: int = 1, nodes: int = 1, stop: bool = True, **job: Any) -> tuple[int, str]:
+        """Run the job; return the first exit code other than 0, negative for a signal, and the output of all.
+
+        `nodes`: the machines that the processes take themselves to be on; `stop`: whether one that fails ends all.
+        """
         assert self.script.stdin is not None
         assert self.script.stdout is not None
-        self.script.stdin.write(json.dumps({"processes": processes, "job": job}) + "\n")
+        started = {"processes": processes, "nodes": nodes, "stop": stop}
+        self.script.stdin.write(json.dumps(started | {"job": job}) + "\n")
         self.script.stdin.flush()
         code, output = json.loads(self.script.stdout.readline())
         return code, output
@@ -56,22 +65,22 @@ def serve(work: Callable[..., None]) -> None:
         print(json.dumps(_in_processes(work, **json.loads(line))), flush=True)
 
 
-def _in_processes(work: Callable[..., None], processes: int, job: dict[str, Any]) -> tuple[int, str]:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    group = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    group |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
+def _in_processes(
+    work: Callable[..., None], processes: int, nodes: int, stop: bool, job: dict[str, Any]
+) -> tuple[int, str]:
     with tempfile.TemporaryFile() as captured:
-        children = []
-        for rank in map(str, range(processes)):
+        children: list[int] = []
+        for variables in as_torchrun(processes, nodes=nodes):
+            leader = children[0] if children else 0
             child = os.fork()
             if child == 0:
+                os.setpgid(0, leader)  # a group of their own
                 if processes > 1:
-                    os.environ.update(group | {"RANK": rank, "LOCAL_RANK": rank})
+                    os.environ.update(variables | {"GLOO_SOCKET_IFNAME": "lo"})
                 _work_and_exit(work, job, captured.fileno())
+            os.setpgid(child, leader)  # here too: whoever comes first
             children.append(child)
-        code = _first_error(children)
+        code = _first_error(children, stop)
         captured.seek(0)
         return code, captured.read().decode()
 
@@ -83,6 +92,8 @@ def _work_and_exit(work: Callable[..., None], job: dict[str, Any], output: int) 
     try:
         work(**job)
         code = 0
+    except Stopped:
+        code = STOPPED
     except BaseException:
         traceback.print_exc()
     finally:
@@ -91,8 +102,8 @@ def _work_and_exit(work: Callable[..., None], job: dict[str, Any], output: int) 
         os._exit(code)  # without the cleanup of the script
 
 
-def _first_error(children: list[int]) -> int:
-    """Wait for the processes, all of which end if one of them does with an error; return its exit code, or 0."""
+def _first_error(children: list[int], stop: bool) -> int:
+    """Wait for the processes; with `stop`, all end if one does with an error. Return its exit code, or 0."""
     code = 0
     while children:
         child, status = os.wait()
@@ -100,7 +111,7 @@ def _first_error(children: list[int]) -> int:
         ended = os.waitstatus_to_exitcode(status)
         if ended and not code:
             code = ended
-            for other in children:  # as torchrun does
+            for other in children if stop else []:  # as torchrun does
                 os.kill(other, signal.SIGKILL)
     return code
 
@@ -109,25 +120,41 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def more_than(calls: int) -> Callable[[], bool]:
-    """Return a function that tells whether it has been called more often than that."""
+@dataclass(frozen=True)
+class Shot:
+    """A signal from elsewhere, as a scheduler sends it: to this process, or to all of its group, workers included."""
+
+    kind: str
+    group: bool
+
+    def __call__(self) -> None:
+        receiver = -os.getpgid(0) if self.group else os.getpid()
+        sender = os.fork()
+        if sender == 0:
+            os.kill(receiver, signal.Signals[self.kind])
+            os._exit(0)
+        os.waitpid(sender, 0)
+
+
+def after(calls: int) -> Callable[[], bool]:
+    """Return a function that returns True once, when it has been called that often before."""
     count = 0
 
     def counted() -> bool:
         nonlocal count
         count += 1
-        return count > calls
+        return count == calls + 1
 
     return counted
 
 
-def kill_before(owner: type, method: str, at: int) -> None:
+def kill_before(owner: type, method: str, at: int, shot: Callable[[], None] = die) -> None:
     """Kill this process when `method` has been called `at` times and is called once more."""
-    original, due = getattr(owner, method), more_than(at)
+    original, due = getattr(owner, method), after(at)
 
     def called(self: Any, *arguments: Any) -> Any:
         if due():
-            die()
+            shot()
         return original(self, *arguments)
 
     setattr(owner, method, called)
@@ -135,7 +162,7 @@ def kill_before(owner: type, method: str, at: int) -> None:
 
 def kill_in_checkpoint(at: int) -> None:
     """Kill this process in the middle of writing a checkpoint, after `at` others."""
-    save, due = torch.save, more_than(at)
+    save, due = torch.save, after(at)
 
     def saved(state: Any, path: Any) -> None:
         save(state, path)

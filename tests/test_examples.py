@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .forked import Forked
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -24,11 +26,11 @@ def test_a_loop_of_ones_own_gains_a_tree() -> None:
     assert lines[-1].startswith("level 2: 10 nodes")
 
 
-def hirl(*arguments: str | Path, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hirl.cli.main", *map(str, arguments)]
+def hirl(*arguments: str | Path, folder: Path) -> Forked:
     paths = [str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    process = Forked("hirl.cli.main", *arguments, env={"PYTHONPATH": os.pathsep.join(paths)}, cwd=folder)
+    process.wait()
+    return process
 
 
 def test_a_seventh_method_trains_continues_and_is_evaluated(tmp_path: Path) -> None:
@@ -49,15 +51,15 @@ def test_a_seventh_method_trains_continues_and_is_evaluated(tmp_path: Path) -> N
     options += ["--batch_size", "80", "--epochs", "3", "--accelerator", "cpu", "--out", "run"]
     arguments = ["pretrain", "train.npz", *options, "--hierarchy.levels", "8", "2", "--hierarchy.start_epoch", "1"]
     trained = hirl(*arguments, folder=tmp_path)
-    assert trained.returncode == 0, trained.stderr
-    assert "SimCLR on 240 images" in trained.stdout
-    assert "is finished" in hirl(*arguments, folder=tmp_path).stdout
+    assert trained.wait() == 0, trained.errors
+    assert "SimCLR on 240 images" in trained.output
+    assert "is finished" in hirl(*arguments, folder=tmp_path).output
     scored = hirl("evaluate", "run", "knn", "--test_data", "val.npz", "--knn.ks", "10", folder=tmp_path)
-    assert scored.returncode == 0, scored.stderr
+    assert scored.wait() == 0, scored.errors
     written = hirl("embed", "run", "--out", "z.npz", folder=tmp_path)
-    assert "name the class yourself, with --method simclr.SimCLR" in written.stderr  # a file must not name code
+    assert "name the class yourself, with --method simclr.SimCLR" in written.errors  # a file must not name code
     written = hirl("embed", "run", "--method", "simclr.SimCLR", "--out", "z.npz", folder=tmp_path)
-    assert written.returncode == 0, written.stderr
+    assert written.wait() == 0, written.errors
     z = np.load(tmp_path / "z.npz")
     assert z["z2"].shape == (240, 128)
 

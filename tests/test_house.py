@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -24,46 +24,75 @@ PACKAGE = ROOT / "src" / "hirl"
 MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "seeds": set(),
+    "claims": set(),
+    "ranks": set(),
+    "signals": set(),
+    "processes": {"ranks"},
     "recipes": set(),
     "config": {"recipes"},
     "terminal": {"files"},
-    "hierarchy": {"files", "seeds"},  # torch only: usable alone
-    "data": {"files", "seeds"},
-    "backbones": set(),
+    "hierarchy": {"files", "ranks", "seeds"},  # torch only: usable alone
+    "data": {"files", "seeds", "signals"},
+    "encoders": {"files"},  # and no run
     "metrics": set(),
-    "methods": {"backbones", "data"},  # never the hierarchy: a method does not know that HIRL exists
-    "runs": {"backbones", "config", "data", "files", "hierarchy", "methods"},
-    "train": {"backbones", "config", "data", "files", "hierarchy", "methods", "metrics", "runs", "seeds", "terminal"},
-    "evals": {"backbones", "config", "data", "files", "hierarchy", "methods", "metrics", "runs", "seeds", "terminal"},
-    "studies": {"config", "data", "evals", "files", "hierarchy", "methods", "runs", "terminal", "train"},
-    "explore": {"data", "evals", "files", "hierarchy", "methods", "metrics", "runs", "terminal", "train"},
-    "cli": {
-        "config", "data", "evals", "explore", "files", "hierarchy", "methods", "recipes", "runs", "studies", "terminal",
-        "train",
+    "methods": {"data", "encoders", "ranks"},  # never the hierarchy: a method does not know that HIRL exists
+    "runs": {"config", "data", "encoders", "files", "hierarchy", "methods", "terminal"},
+    "features": {"data", "encoders", "files", "hierarchy", "methods", "processes", "ranks", "runs", "terminal"},
+    "evals": {
+        "config", "data", "encoders", "features", "files", "hierarchy", "methods", "metrics", "processes", "ranks",
+        "runs", "seeds", "signals", "terminal",
     },
-    "__init__": {"data", "evals", "explore", "hierarchy", "methods", "runs", "studies", "train"},  # the public names
+    "run": {"encoders", "evals", "hierarchy", "runs", "terminal"},  # `hirl.Run`
+    "train": {
+        "config", "data", "encoders", "features", "files", "hierarchy", "methods", "metrics", "processes", "ranks",
+        "recipes", "run", "runs", "seeds", "signals", "terminal",
+    },
+    "studies": {
+        "claims", "config", "data", "evals", "features", "files", "hierarchy", "methods", "processes", "run", "runs",
+        "terminal", "train",
+    },
+    "explore": {
+        "claims", "data", "encoders", "evals", "features", "files", "hierarchy", "methods", "metrics", "run", "runs",
+        "terminal", "train",
+    },
+    "export": {"data", "encoders", "explore", "features", "files", "hierarchy", "methods", "runs", "terminal"},
+    "integrations": {"hierarchy", "methods", "ranks", "seeds"},  # other people's trainers
+    "cli": {
+        "config", "data", "evals", "explore", "export", "features", "files", "hierarchy", "methods", "processes",
+        "recipes", "runs", "signals", "studies", "terminal", "train",
+    },
+    "__init__": {  # the public names
+        "data", "evals", "explore", "export", "hierarchy", "integrations", "methods", "run", "studies", "train",
+    },
 }  # fmt: skip
-# The one look upwards: `Run.evaluate`, so that a run can be asked for its figures.
-EXCEPTION = ("runs/folder.py", "evals")
 IMPLIED = {"tensorboard"}  # by torch.utils.tensorboard
 OPTIONAL = {
     "datasets",
+    "networkx",
+    "onnx",
+    "onnxruntime",
     "pillow_heif",
     "pyarrow",
+    "pytorch_lightning",
+    "ray",
     "umap",
     "wandb",
 }  # used when they are there, and asked for in words when not
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Every module a file imports, anywhere in it."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{file} imports relatively"
-            # `from hirl import files` names the room in the imported name
-            yield from (f"hirl.{alias.name}" for alias in node.names) if node.module == "hirl" else [node.module or ""]
+def imports(tree: ast.AST, *, for_types: bool = True) -> Iterator[str]:
+    """Every module that code imports, anywhere in it, and every name it imports from one, as module.name.
+
+    `for_types`: whether what is imported only while types are checked counts.
+    """
+    if isinstance(tree, ast.Import):
+        yield from (alias.name for alias in tree.names)
+    elif isinstance(tree, ast.ImportFrom):
+        assert tree.level == 0, f"a relative import of {tree.module}"
+        yield from (f"{tree.module}.{alias.name}" for alias in tree.names)
+    skipped = isinstance(tree, ast.If) and ast.unparse(tree.test) == "TYPE_CHECKING" and not for_types
+    for child in tree.orelse if isinstance(tree, ast.If) and skipped else ast.iter_child_nodes(tree):
+        yield from imports(child, for_types=for_types)
 
 
 def rooms() -> dict[str, dict[str, set[str]]]:
@@ -73,28 +102,43 @@ def rooms() -> dict[str, dict[str, set[str]]]:
         place = file.relative_to(PACKAGE)
         room = place.with_suffix("").parts[0]
         found.setdefault(room, {})
-        for name in imports(file):
+        for name in imports(ast.parse(file.read_text())):
             assert name != "hirl", f"{place} imports hirl itself: import the room"
             other = name.split(".")[1] if name.startswith("hirl.") else room
-            if other not in (room, "__version__") and (place.as_posix(), other) != EXCEPTION:
+            if other not in (room, "__version__"):
                 found[room].setdefault(other, set()).add(place.as_posix())
     return found
 
 
-def circle(graph: dict[str, dict[str, set[str]]]) -> list[str] | None:
-    """Rooms that import each other in a ring, or None."""
+def files() -> dict[str, set[str]]:
+    """Per file, as a module, the files it imports when it runs, imports inside functions included."""
+    modules = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        parts = ("hirl", *file.relative_to(PACKAGE).with_suffix("").parts)
+        modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    found: dict[str, set[str]] = {}
+    for module, file in modules.items():
+        names = imports(ast.parse(file.read_text()), for_types=False)
+        # `from hirl.data.views import view` imports a file, `from hirl.data.views import View` a name in one.
+        homes = {name if name in modules else name.rpartition(".")[0] for name in names}
+        found[module] = {home for home in homes if home in modules and home != module}
+    return found
+
+
+def circle(graph: Mapping[str, Iterable[str]]) -> list[str] | None:
+    """Rooms or files that import each other in a ring, or None."""
     done: set[str] = set()
 
-    def walk(room: str, way: list[str]) -> list[str] | None:
-        if room in way:
-            return [*way[way.index(room) :], room]
-        if room in done:
+    def walk(place: str, way: list[str]) -> list[str] | None:
+        if place in way:
+            return [*way[way.index(place) :], place]
+        if place in done:
             return None
-        ring = next((ring for other in graph.get(room, {}) if (ring := walk(other, [*way, room]))), None)
-        done.add(room)
+        ring = next((ring for other in graph.get(place, ()) if (ring := walk(other, [*way, place]))), None)
+        done.add(place)
         return ring
 
-    return next((ring for room in graph if (ring := walk(room, []))), None)
+    return next((ring for place in graph if (ring := walk(place, []))), None)
 
 
 def test_rooms_form_no_circle() -> None:
@@ -104,6 +148,25 @@ def test_rooms_form_no_circle() -> None:
     assert ring is None, f"rooms import each other in a circle: {' → '.join(ring)}, by {files}"
     graph["hierarchy"]["cli"] = {"hierarchy/tree.py"}
     assert circle(graph) is not None  # the check can fail
+
+
+def test_files_form_no_circle() -> None:
+    graph = files()
+    ring = circle(graph)
+    assert ring is None, f"files import each other in a circle: {' → '.join(ring)}"
+    graph["hirl.runs.folder"].add("hirl.evals.evaluate")
+    assert circle(graph) is not None  # the check can fail
+
+
+@pytest.mark.parametrize(
+    "code", ["import hirl.b", "from hirl.b import x", "from hirl import b", "import os\nif os:\n import hirl.b"]
+)
+def test_every_form_of_import_counts(code: str) -> None:
+    inside = "def function():\n    " + code.replace("\n", "\n    ")
+    for text in (code, inside):
+        assert any(name.startswith("hirl.b") for name in imports(ast.parse(text), for_types=False))
+    for_types = "if TYPE_CHECKING:\n    import hirl.b\nelse:\n    import hirl.c"
+    assert list(imports(ast.parse(for_types), for_types=False)) == ["hirl.c"]
 
 
 def test_imports_stay_within_the_plan() -> None:
@@ -141,25 +204,30 @@ def declared() -> set[str]:
 
 
 def test_every_library_in_use_is_declared_and_every_declared_one_used() -> None:
-    homes = importlib.metadata.packages_distributions()
+    distributions, wanted = importlib.metadata.packages_distributions(), declared()
     used = set()
     for file in PACKAGE.rglob("*.py"):
-        for name in imports(file):
+        for name in imports(ast.parse(file.read_text())):
             top = name.split(".")[0]
             if top not in sys.stdlib_module_names and top != "hirl" and top not in OPTIONAL:
-                used |= {home.lower().replace("_", "-") for home in homes[top]}
-    assert used | IMPLIED == declared()
+                # Several distributions may contain a module: lightning_fabric is in pytorch-lightning as well.
+                homes = {home.lower().replace("_", "-") for home in distributions.get(top, [])} & wanted
+                assert homes, f"{file.relative_to(ROOT)} imports {top}, but no dependency contains it"
+                used |= homes
+    assert used | IMPLIED == wanted
 
 
 def test_importing_every_public_name_is_cheap() -> None:
-    """At most 0.3 s of CPU time on top of torch, the best of three. Only training needs Lightning."""
+    """At most half of the CPU time that torch itself takes, in one of three tries. Only training needs
+    Lightning, and only the estimator scikit-learn."""
     code = (
-        "import time, torch; start = time.process_time(); import hirl; "
-        "[getattr(hirl, name) for name in dir(hirl) if name not in ('compare', 'pretrain', 'tune')]; "
-        "print(time.process_time() - start)"
+        "import time; first = time.process_time(); import torch; start = time.process_time(); import hirl; "
+        "heavy = ('compare', 'pretrain', 'tune', 'HierarchicalClustering'); "
+        "[getattr(hirl, name) for name in dir(hirl) if name not in heavy]; "
+        "print((time.process_time() - start) / (start - first))"
     )
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(3)]
-    assert min(float(run.stdout) for run in runs) <= 0.3
+    runs = (subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(3))
+    assert any(float(run.stdout) <= 0.5 for run in runs)
 
 
 def test_every_public_name_is_there() -> None:
@@ -227,5 +295,7 @@ def test_a_wheel_runs_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) 
 @pytest.mark.long
 def test_a_wheel_brings_all_it_needs(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "env", with_pip=True)
-    subprocess.run([tmp_path / "env/bin/python", "-m", "pip", "install", "-q", wheel], check=True)
+    # Nothing is built on the user's machine: every dependency is a wheel already.
+    pip = [str(tmp_path / "env/bin/python"), "-m", "pip", "install", "-q", "--only-binary", ":all:", str(wheel)]
+    subprocess.run(pip, check=True)
     run_from(tmp_path / "env", tmp_path)

@@ -1,31 +1,116 @@
-"""Atomic writes: a reader sees the old content of a file or the new one, never a part of either."""
+"""Atomic writes: a reader sees the old content of a file or the new one, never a part of either.
+
+A file that figures are computed from carries a checksum of the rest of its bytes, which is verified when it is read.
+Formats with room for text, such as JSON or the metadata of safetensors, have `CHECKSUM` at their beginning, where
+`atomic_write` fills it in; to others it is appended, behind the end of a zip or npy file. Files without one, of older
+versions, are read unverified.
+"""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+CHECKSUM = f"hirl-sha256:{'0' * 64}"
+_CHECKSUM = re.compile(rb"hirl-sha256:([0-9a-f]{64})")
+_HEAD, _TAIL, _CHUNK = 1 << 20, 256, 1 << 20  # bytes: where a checksum may stand, and how much is hashed at a time
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# torch and safetensors raise errors of their own, without a number
+_FULL_TEXTS = ("No space left", "File too large", "quota exceeded", "PytorchStreamWriter", "inline_container")
+
+
+class Damaged(ValueError):  # noqa: N818
+    """The content of a file is not what was written."""
+
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary file beside `path` to write to. On success it replaces `path`, on failure it is deleted."""
+def atomic_write(path: str | os.PathLike[str], *, checksum: bool = False, needed: int | None = None) -> Iterator[Path]:
+    """Yield a temporary file beside `path` to write to. On success it replaces `path`, on failure it is deleted.
+
+    checksum: fill in the checksum, or append it
+    needed: the size of the file in bytes, if it is known, for the message about a full disk
+    """
     target = Path(path)
     check_writable(target)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     aside = Path(name)
     os.close(handle)
     try:
-        yield aside
-        _to_disk(aside)
+        with full_disk_named(target, needed):
+            yield aside
+            if checksum:
+                _seal(aside)
+            _to_disk(aside)
         aside.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
         aside.replace(target)
         _to_disk(target.parent)
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def full_disk_named(path: Path, needed: int | None = None) -> Iterator[None]:
+    """Turn any library's error about a full disk into an OSError that names the file and what to do."""
+    try:
+        yield
+    except Exception as error:
+        full = isinstance(error, OSError) and error.errno in _FULL
+        if not full and not any(text in str(error) for text in _FULL_TEXTS):
+            raise
+        free = f"{shutil.disk_usage(path.parent).free / 1e6:,.1f} MB are free"
+        size = "" if needed is None else f", {needed / 1e6:,.1f} MB are needed"
+        raise OSError(
+            f"cannot write {str(path)!r}: the disk or your quota is full ({free}{size}); make room and repeat the "
+            "command"
+        ) from error
+
+
+def verify(path: Path) -> None:
+    """Raise `Damaged` if the file has a checksum and the rest of its bytes do not match it."""
+    found = _find_checksum(path)
+    if found is not None and found[1] != _digest(path, found[0]):
+        raise Damaged(f"{str(path)!r} is damaged: its content does not match its checksum")
+
+
+def _seal(path: Path) -> None:
+    """Fill the checksum in, at the end of the file unless it has room for it."""
+    if _find_checksum(path) is None:
+        with path.open("ab") as file:
+            file.write(f"\n# {CHECKSUM}\n".encode())
+    found = _find_checksum(path)
+    assert found is not None
+    digest = _digest(path, found[0])
+    with path.open("r+b") as file:
+        file.seek(found[0])
+        file.write(digest)
+
+
+def _find_checksum(path: Path) -> tuple[int, bytes] | None:
+    """The place of the checksum's digits, and the digits."""
+    with path.open("rb") as file:
+        for start in (0, max(0, path.stat().st_size - _TAIL)):
+            file.seek(start)
+            if found := _CHECKSUM.search(file.read(_TAIL if start else _HEAD)):
+                return start + found.start(1), found[1]
+    return None
+
+
+def _digest(path: Path, digits: int) -> bytes:
+    """The checksum of all bytes but those at `digits`, where it stands itself."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        for place, stop in ((0, digits), (digits + 64, path.stat().st_size)):
+            file.seek(place)
+            for start in range(place, stop, _CHUNK):
+                digest.update(file.read(min(_CHUNK, stop - start)))
+    return digest.hexdigest().encode()
 
 
 def check_writable(path: Path) -> None:
@@ -59,7 +144,7 @@ def _umask() -> int:
 
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives a new folder beside `path` to fill; on success it takes `path`'s place, on failure it goes.
+    """Yield a new folder beside `path` to fill. It replaces `path` on success and is deleted on failure.
 
     A folder that lies at `path` is removed after the new one has taken its place.
     """

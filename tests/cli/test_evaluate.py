@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hirl.cli.main import main
-from hirl.runs.folder import Run
+from hirl.run import Run
 
 
 def test_tasks_and_their_options(
@@ -43,7 +43,7 @@ def test_the_tree_is_built_by_the_builder_that_is_named(runs: dict[str, Run]) ->
 
 
 def test_an_encoder_by_name(picture_files: Path, tmp_path: Path) -> None:
-    line = ["evaluate", "resnet10t", "knn", "--data", str(picture_files), "--knn.ks", "5", "--device", "cpu"]
+    line = ["evaluate", "random:resnet10t", "knn", "--data", str(picture_files), "--knn.ks", "5", "--device", "cpu"]
     args = ["--backbone_args", '{"channels": [8, 8, 16, 16]}']
     assert main([*line, *args, "--out", str(tmp_path / "figures")]) == 0
     (file,) = (tmp_path / "figures").iterdir()
@@ -105,21 +105,20 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "an unknown option of a task": (["{run}", "knn", "--knn.k", "5"], "knn.k"),
     "an unknown option": (["{run}", "knn", "--sead", "5"], "--sead"),
     "neighbours in words": (["{run}", "knn", "--knn.ks", "many"], "knn.ks"),
-    "a task that was renamed": (["{run}", "hierarchy"], "the evaluation 'hierarchy' is now called 'tree'"),
     "no neighbours": (["{run}", "knn", "--knn.ks", "0"], "each a whole number of at least 1"),
     "no temperature": (["{run}", "knn", "--knn.temperature", "0", "--knn.ks", "5"], "temperature is 0.0, but must be"),
-    "no restarts": (["{run}", "clustering", "--clustering.restarts", "0"], "restarts must be at least 1"),
+    "no restarts": (["{run}", "clustering", "--clustering.restarts", "0"], "restarts is 0, but must be at least 1"),
     "an unknown part": (["{run}", "clustering", "--clustering.part", "middle"], "clustering.part"),
     "more neighbours than images": (
         ["{run}", "knn", "--knn.ks", "200"],
-        "K = 200 is more than the 144 training images",
+        "K is 200, but must be at most the number of training images, 144",
     ),
     "more retrieved than images": (["{run}", "tree", "--tree.neighbours", "145"], "at most the 144"),
     "too many leaves": (
-        ["{run}", "tree", "--tree.rebuild", "true", "--tree.levels", "145"],
+        ["{run}", "tree", "--tree.levels", "145"],
         "only 144 rows",
     ),
-    "a negative seed": (["{run}", "knn", "--seed", "-1"], "seed must be at least 0"),
+    "a negative seed": (["{run}", "knn", "--seed", "-1"], "seed is -1, but must be at least 0"),
     "no labels": (["{run}", "knn", "--data", "{unlabelled}"], "has no labels, but this evaluation needs them"),
     "no labels to test on": (["{run}", "clustering", "--data", "{untested}"], "has no labels"),
     "one class": (["{run}", "knn", "--data", "{one}"], "has only one class"),
@@ -130,8 +129,11 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "no part to test on": (["{run}", "knn", "--data", "{unsplit}"], "ame the images to test on"),
     "a split that is not there": (["{run}", "knn", "--test_split", "holiday"], "has no split 'holiday'"),
     "missing images": (["{run}", "knn", "--data", "nowhere/"], "neither a path nor the name"),
-    "an encoder without images": (["resnet10t", "knn"], "give a folder or a known name with --data"),
-    "an encoder of another size": (["swin_tiny_patch4_window7_224", "knn", "--data", "{good}"], "16 × 16 pixels"),
+    "an encoder without images": (["random:resnet10t", "knn"], "give a folder or a known name with --data"),
+    "an encoder of another size": (
+        ["random:swin_tiny_patch4_window7_224", "knn", "--data", "{good}"],
+        "16 × 16 pixels",
+    ),
     "another size than a run's": (["{run}", "knn", "--image_size", "32"], "was trained with 16"),
     "an unknown file": (["encoder.safetensors", "knn", "--data", "{good}"], "no run folder and no file"),
     "an unknown network": (

@@ -13,11 +13,13 @@ import torch
 from hirl import PrototypeTree, suggest_levels
 from hirl.cli.main import COMMANDS, main
 
-HIRL = Path(sys.executable).parent / "hirl"
+from ..forked import Forked
 
 
-def hirl(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HIRL, *args], capture_output=True, text=True, check=False, cwd=cwd)
+def hirl(*args: str | Path) -> Forked:
+    process = Forked("hirl.cli.main", *args)
+    process.wait()
+    return process
 
 
 @pytest.fixture
@@ -30,19 +32,20 @@ def features(tmp_path: Path) -> Path:
 def test_help_and_version() -> None:
     for args in ((), ("--help",), ("-h",)):
         shown = hirl(*args)
-        assert shown.returncode == 0
-        assert "examples:" in shown.stdout
-        assert "hirl cluster features.npy" in shown.stdout
-        assert all(f"  {name} " in shown.stdout for name in COMMANDS)
-    assert hirl("--version").stdout.startswith("hirl 0.")
-    assert "--levels" in hirl("cluster", "--help").stdout
+        assert shown.wait() == 0
+        assert "examples:" in shown.output
+        assert "hirl cluster features.npy" in shown.output
+        assert all(f"  {name} " in shown.output for name in COMMANDS)
+    command = [str(Path(sys.executable).parent / "hirl"), "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("hirl 0.")
+    assert "--levels" in hirl("cluster", "--help").output
 
 
 def test_cluster_writes_a_tree_and_shows_its_levels(features: Path, tmp_path: Path) -> None:
     shown = hirl("cluster", features, "--levels", "30", "6", "2", "--out", tmp_path / "tree.safetensors")
-    assert shown.returncode == 0, shown.stderr
-    assert "300 images, 3 levels" in shown.stdout
-    assert "level 0: 30 nodes" in shown.stderr
+    assert shown.wait() == 0, shown.errors
+    assert "300 images, 3 levels" in shown.output
+    assert "level 0: 30 nodes" in shown.errors
     tree = PrototypeTree.load(tmp_path / "tree.safetensors")
     assert tree.levels == (30, 6, 2)
     assert torch.equal(tree.assign(np.load(features)), tree.leaves)
@@ -52,7 +55,7 @@ def test_cluster_passes_all_options_on(features: Path, tmp_path: Path) -> None:
     for number, options in enumerate(([], ["--order", "bottom-up"], ["--order", "bottom-up", "--weighted", "true"])):
         out = tmp_path / f"{number}.safetensors"
         shown = hirl("cluster", features, "--levels", "30", "6", "2", "--out", out, *options)
-        assert shown.returncode == 0, shown.stderr
+        assert shown.wait() == 0, shown.errors
     top_down, plain, weighted = (PrototypeTree.load(tmp_path / f"{number}.safetensors") for number in range(3))
     assert (top_down.by_path, plain.by_path, weighted.by_path) == (True, False, False)
     assert torch.equal(plain.leaves, weighted.leaves)
@@ -68,18 +71,18 @@ def test_cluster_takes_another_builder(features: Path, tmp_path: Path) -> None:
 
 def test_cluster_fits_levels_to_the_rows_and_says_so(features: Path, tmp_path: Path) -> None:
     shown = hirl("cluster", features, "--out", tmp_path / "tree.safetensors")
-    assert shown.returncode == 0, shown.stderr
-    assert suggest_levels(300).why in shown.stdout
+    assert shown.wait() == 0, shown.errors
+    assert suggest_levels(300).why in shown.output
     assert PrototypeTree.load(tmp_path / "tree.safetensors").levels == suggest_levels(300)
 
 
 def test_a_traceback_only_when_asked_for(tmp_path: Path) -> None:
     args = ("cluster", tmp_path / "missing.npy", "--out", tmp_path / "tree")
-    assert "Traceback" not in hirl(*args).stderr
+    assert "Traceback" not in hirl(*args).errors
     for debug in (("--debug", *args), (*args, "--debug")):
         shown = hirl(*debug)
-        assert "Traceback" in shown.stderr
-        assert shown.returncode != 0
+        assert "Traceback" in shown.errors
+        assert shown.wait() != 0
 
 
 MISTAKES = {
@@ -95,19 +98,22 @@ MISTAKES = {
     "a truncated file": (["cluster", "{cut}", "--out", "{new}"], "cut.npy"),
     "pickled objects": (["cluster", "{objects}", "--out", "{new}"], "is not a .npy file of numbers"),
     "several arrays": (["cluster", "{npz}", "--out", "{new}"], "holds arr_0, arr_1, but neither features nor z0"),
-    "a vector": (["cluster", "{vector}", "--out", "{new}"], "one array of shape (N, D), not (300,)"),
+    "a vector": (["cluster", "{vector}", "--out", "{new}"], "is of shape (300,), but must be (N, D)"),
     "whole numbers": (["cluster", "{integers}", "--levels", "3", "--out", "{new}"], "float type"),
     "a NaN": (["cluster", "{nan}", "--levels", "3", "--out", "{new}"], "row 5 of features is not finite"),
     "levels that grow": (["cluster", "{features}", "--levels", "3", "30", "--out", "{new}"], "must decrease"),
     "too many clusters": (["cluster", "{features}", "--levels", "301", "--out", "{new}"], "only 300 rows"),
     "a level of zero": (
         ["cluster", "{features}", "--levels", "0", "--out", "{new}"],
-        "--levels must be a list of whole numbers of at least 1",
+        "--levels is 0, but must be a list of whole numbers of at least 1",
     ),
-    "a level in words": (["cluster", "{features}", "--levels", "many", "--out", "{new}"], "--levels must be a list of"),
+    "a level in words": (
+        ["cluster", "{features}", "--levels", "many", "--out", "{new}"],
+        "--levels is many, but",
+    ),
     "a level with colons": (
         ["cluster", "{features}", "--levels", "30:10", "--out", "{new}"],
-        "--levels must be a list",
+        "--levels is 30:10, but must be a list",
     ),
     "a negative seed": (["cluster", "{features}", "--seed", "-1", "--out", "{new}"], "a whole number of at least 0"),
     "no iterations": (["cluster", "{features}", "--iterations", "0", "--out", "{new}"], "iterations"),

@@ -1,4 +1,4 @@
-"""`hirl pretrain --method.help NAME` explains every option of every method."""
+"""Help explains every option of every method and of every evaluation."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import re
 
 import pytest
 
-from hirl import methods
 from hirl.cli.main import main
+from hirl.config.signatures import parameters
+from hirl.evals import EVALUATIONS
+
+from ..small_methods import METHODS, NAMES
 
 
-@pytest.mark.parametrize("name", [name for name in methods.__all__ if name != "Method"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("command", ["pretrain", "views"])
 def test_every_option_has_a_help_text(command: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
@@ -22,5 +25,11 @@ def test_every_option_has_a_help_text(command: str, name: str, capsys: pytest.Ca
         found = re.match(r"(\w+) (?:[A-Z_]+|\{true,false\}) ([^(].*?)(?: \((?:type|default): |$)", option)
         if found:
             explained[found[1]] = found[2]
-    assert explained.keys() == inspect.signature(getattr(methods, name)).parameters.keys()
+    assert explained.keys() == inspect.signature(METHODS[name]).parameters.keys()
     assert all(len(text.split()) > 2 and text.endswith(".") for text in explained.values()), explained
+
+
+@pytest.mark.parametrize("task", EVALUATIONS)
+def test_every_option_of_an_evaluation_has_a_help_text(task: str) -> None:
+    """Also what it takes over from another one, as fine-tuning on few images does."""
+    assert all(parameter.about for parameter in parameters(EVALUATIONS[task]).values())

@@ -10,35 +10,48 @@ import yaml
 
 from hirl import Run
 from hirl.cli.main import main
-from hirl.cli.show import loss_course
-from hirl.runs.folder import OPTIONS
+from hirl.runs.folder import FORMAT, OPTIONS
+from hirl.runs.metrics import LOSS_IMAGE, LOSS_SPD, course
 
 
-def line(step: int, image: float, spd: float = 0.0) -> dict[str, Any]:
-    """A report of a run with 10 steps per epoch."""
-    return {"step": step, "epoch": step / 10, "loss_image": image, "loss_spd": spd}
+def line(epoch: int, image: float, **more: float) -> dict[str, Any]:
+    """The report of an epoch."""
+    return {"step": 10 * epoch, "epoch": epoch, "loss_image": image, **more}
 
 
-LINES = [line(2, 0.1), line(10, 5.1), line(15, 5.0), line(20, 4.0, 0.9), line(29, 4.0, 0.5), line(30, 3.0, 0.4)]
+def recent(step: int, image: float) -> dict[str, Any]:
+    """A report within an epoch of 10 steps."""
+    return {"step": step, "epoch": step / 10, "recent_loss_image": image, "lr": 0.1}
 
 
-def test_losses_begin_and_end_with_the_mean_of_an_epoch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = dict.fromkeys(OPTIONS) | {"epochs": 3, "method": {"class_path": "hirl.methods.DINO", "init_args": {}}}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(options))
-    for report in LINES:
-        Run(tmp_path).report(report)
-    assert main(["show", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert " 4.1000 → 3.9000\n" in printed  # (2 · 0.1 + 8 · 5.1) / 10, and (9 · 4 + 3) / 10
-    assert " 0.9000 → 0.4900\n" in printed  # from the first tree on
+FIRST = [recent(2, 0.1), recent(10, 5.1)]
+LATER = [line(1, 4.1), recent(15, 5.0), recent(20, 4.0), line(2, 4.5, loss_spd=0.9), line(3, 3.9, loss_spd=0.49)]
 
 
-def test_the_course_of_a_loss() -> None:
-    course = loss_course(LINES, "loss_image")
-    assert course is not None
-    assert course.values == pytest.approx([4.1, 5.0, 4.0, 4.0, 3.0])
-    early = loss_course(LINES[:2], "loss_image")  # within the first epoch there is nothing else to show
-    assert early is not None
-    assert early.values == [0.1, 5.1]
-    assert loss_course(LINES[:3], "loss_spd") is None
-    assert loss_course([], "loss_image") is None
+def show(lines: list[dict[str, Any]], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    options = dict.fromkeys(OPTIONS) | {"format": FORMAT, "epochs": 3}
+    options["method"] = {"class_path": "hirl.methods.DINO", "init_args": {}}
+    (folder / "config.yaml").write_text(yaml.safe_dump(options))
+    for report in lines:
+        Run(folder).report(report)
+    assert main(["show", str(folder)]) == 0
+    return capsys.readouterr().out
+
+
+def test_losses_are_means_over_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = show([*FIRST, *LATER], tmp_path, capsys)
+    assert "▃█▁ 4.1000 → 3.9000\n" in printed
+    assert "█▁ 0.9000 → 0.4900\n" in printed  # from the first tree on
+    assert "recent" not in printed  # which depends on when it was reported
+    assert main(["runs", str(tmp_path.parent)]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if "3.9000" in line)
+    assert "0.4900" in row
+
+
+def test_the_first_epoch_is_shown_while_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "▁█ 0.1000 → 5.1000\n" in show(FIRST, tmp_path, capsys)
+
+
+def test_course() -> None:
+    assert course([*FIRST, *LATER], LOSS_IMAGE) == [4.1, 4.5, 3.9]
+    assert course(FIRST, LOSS_SPD) == course([], LOSS_IMAGE) == []

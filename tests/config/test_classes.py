@@ -9,7 +9,7 @@ import pytest
 
 import hirl
 from hirl.config import class_path, find_class, import_class
-from hirl.config.load import load
+from hirl.config.parser import load
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.methods.base import Method
 

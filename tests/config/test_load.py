@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from hirl.config.load import load
+from hirl.config.parser import load
 
 
 class Shape(ABC):
@@ -42,7 +42,7 @@ class Paper:
 
 def draw(
     shape: Shape,
-    paper: Paper | None = Paper(size=5),  # noqa: B008 (frozen)
+    paper: Paper | None = Paper(size=5),
     *,
     times: int = 1,
     mode: Literal["fast", "slow"] = "fast",
@@ -88,18 +88,21 @@ def test_a_default_object_gives_what_is_not_said() -> None:
             {"shape": "Square", "paper": {"sizes": 3}},
             "'a.yaml': there is no option paper.sizes: did you mean paper.size",
         ),
-        ({"shape": "Square", "times": "many"}, "'a.yaml': times must be a whole number, not many"),
-        ({"shape": "Square", "times": 2.5}, "'a.yaml': times must be a whole number, not 2.5"),
-        ({"shape": "Square", "times": None}, "'a.yaml': times must be a whole number, not null"),
-        ({"shape": "Square", "mode": "quick"}, "'a.yaml': mode must be one of fast, slow, not quick"),
-        ({"shape": "Square", "labels": 3}, "'a.yaml': labels must be a mapping such as {name: value}, or null, not 3"),
+        ({"shape": "Square", "times": "many"}, "'a.yaml': times is many, but must be a whole number"),
+        ({"shape": "Square", "times": 2.5}, "'a.yaml': times is 2.5, but must be a whole number"),
+        ({"shape": "Square", "times": None}, "'a.yaml': times is null, but must be a whole number"),
+        ({"shape": "Square", "mode": "quick"}, "'a.yaml': mode is quick, but must be one of fast, slow"),
+        (
+            {"shape": "Square", "labels": 3},
+            "'a.yaml': labels is 3, but must be a mapping such as {name: value}, or null",
+        ),
         (
             {"shape": {"class_path": "Square", "init_args": {"side": "long"}}},
-            "'a.yaml': shape.side must be a number, not long",
+            "'a.yaml': shape.side is long, but must be a number",
         ),
         (
             {"shape": {"class_path": "Frame", "init_args": {"inner": "Square", "colours": [1, "red"]}}},
-            "'a.yaml': shape.colours must be a list of whole numbers, or null, not [1, 'red']",
+            "'a.yaml': shape.colours is [1, 'red'], but must be a list of whole numbers, or null",
         ),
     ],
 )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from jsonargparse import Namespace
 
 import hirl
-from hirl.config.hints import rule
 from hirl.config.parser import Parser
+from hirl.config.values import rule
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.studies.tune import tune
 from hirl.train.pretrain import pretrain
@@ -137,15 +137,15 @@ def test_a_method_of_ones_own_takes_the_arguments_of_a_recipe_that_names_it(own_
         ("photos/ --method DINO --xyz 3", "there is no option --xyz"),
         ("photos/ more/ --method DINO", "the argument 'more/' is one too many"),
         ("photos/ --method DINO --epochs", "--epochs needs a value"),
-        ("photos/ --method DINO --epochs many", "--epochs must be a whole number, or null, not many"),
-        ("photos/ --method DINO --seed null", "--seed must be a whole number, not null"),
-        ("photos/ --method DINO --strict maybe", "--strict must be true or false, not maybe"),
-        ("photos/ --method DINO --mean some", "--mean must be a list of numbers, or null, not some"),
-        ("photos/ --method DINO --devices two", "--devices must be a whole number, or auto, not two"),
-        ("photos/ --method DINO --method.dim 2.5", "--method.dim must be a whole number, not 2.5"),
+        ("photos/ --method DINO --epochs many", "--epochs is many, but must be a whole number, or null"),
+        ("photos/ --method DINO --seed null", "--seed is null, but must be a whole number"),
+        ("photos/ --method DINO --strict maybe", "--strict is maybe, but must be true or false"),
+        ("photos/ --method DINO --mean some", "--mean is some, but must be a list of numbers, or null"),
+        ("photos/ --method DINO --devices two", "--devices is two, but must be a whole number, or auto"),
+        ("photos/ --method DINO --method.dim 2.5", "--method.dim is 2.5, but must be a whole number"),
         (
             "photos/ --method DINO --hierarchy.assign now",
-            "--hierarchy.assign must be one of stored, step, or null, not now",
+            "--hierarchy.assign is now, but must be one of stored, step, or null",
         ),
     ],
 )

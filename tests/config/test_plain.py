@@ -1,4 +1,4 @@
-"""Options as plain data: files that hold none, files of earlier versions, and objects that come back from YAML."""
+"""Options as plain data: files that hold none, and objects that come back from YAML."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 import hirl
-from hirl.config import read_options, to_plain, upgrade
-from hirl.config.load import load
+from hirl.config import read_options, to_plain
+from hirl.config.parser import load
 from hirl.hierarchy.builder import HierarchicalKMeans
 
 
@@ -40,30 +40,6 @@ def test_an_empty_file_holds_no_options(tmp_path: Path) -> None:
 def test_an_unknown_name_is_answered_with_the_recipes() -> None:
     with pytest.raises(ValueError, match=r"neither a file nor a recipe 'small/nothing'.*small/moco_v2"):
         read_options("small/nothing")
-
-
-def test_options_of_earlier_versions_are_brought_up_to_date() -> None:
-    old = {"hierarchy": {"levels": [12, 4], "iterations": 7, "tolerance": 0.1}, "epochs": 3}
-    hierarchy = hirl.Hierarchy(**load(hirl.Hierarchy, upgrade(old)["hierarchy"]))
-    assert hierarchy == hirl.Hierarchy(levels=(12, 4), builder=HierarchicalKMeans(iterations=7, tolerance=0.1))
-    assert upgrade(upgrade(old)) == upgrade(old)
-    assert upgrade({"hierarchy": None}) == {"hierarchy": None}
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ({"shared_head": True}, {"shared_head": True, "separate_patch_head": False}),
-        ({"shared_head": False}, {"shared_head": True, "separate_patch_head": True}),
-        ({"shared_head": False, "separate_patch_head": False}, {"shared_head": False, "separate_patch_head": False}),
-    ],
-)
-def test_a_run_whose_patches_had_a_head_of_their_own_keeps_it(old: dict[str, bool], new: dict[str, bool]) -> None:
-    """Before, `shared_head: false` separated the head, not its last layer."""
-    described = {"class_path": "hirl.methods.ibot.IBOT", "init_args": old}
-    rest = {"data": "x", "hierarchy": None, "precision": "32-true", "accumulate": 1, "init_from": None}
-    assert upgrade({"method": described, **rest})["method"]["init_args"] == new
-    assert upgrade({"method": described})["method"] == described  # a recipe of today
 
 
 def test_objects_come_back_from_yaml() -> None:

@@ -18,8 +18,8 @@ from torch.nn import functional
 from hirl.data import shapes
 from hirl.data.shapes import Shapes, painting, picture_set
 from hirl.data.shapes.canvas import Canvas
+from hirl.data.shapes.class_tree import FAMILIES, KINDS, KINGDOMS, TREE
 from hirl.data.shapes.forms import Floats, sine, turns_of
-from hirl.data.shapes.tree import FAMILIES, KINDS, KINGDOMS, TREE
 from hirl.data.sources.image_set import ImageSet
 
 
@@ -73,11 +73,11 @@ def test_every_run_of_48_holds_every_kind() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"size": 15}, "size=15.*from 16 to 512"),
-        ({"size": 513}, "size=513.*from 16 to 512"),
-        ({"images": 0}, "images=0.*at least 1"),
-        ({"seed": -1}, "seed=-1.*from 0"),
-        ({"split": "test"}, "split='test'.*'train', 'val'"),
+        ({"size": 15}, "size is 15.*from 16 to 512"),
+        ({"size": 513}, "size is 513.*from 16 to 512"),
+        ({"images": 0}, "images is 0.*at least 1"),
+        ({"seed": -1}, "seed is -1.*from 0"),
+        ({"split": "test"}, "split is 'test'.*'train', 'val'"),
     ],
 )
 def test_bad_arguments(arguments: dict[str, int], message: str) -> None:

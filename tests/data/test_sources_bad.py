@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hirl.data.sources import BadImage, ImageSet, Skipped, files, open_images, read_or_replace
+from hirl.data.sources import BadImage, ImageSet, Skipped, file_images, open_images, read_or_replace
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def test_a_bad_file_says_where_and_why(images: ImageSet, index: int, reason: str
 
 
 def test_a_huge_file_is_not_read(images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_BYTES", 100)
+    monkeypatch.setattr(file_images, "MAX_BYTES", 100)
     with pytest.raises(BadImage, match="bytes exceed the limit of 100"):
         images.read(0)
 
@@ -133,7 +133,7 @@ def test_a_failed_write_leaves_the_old_list(tmp_path: Path, monkeypatch: pytest.
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match="disk or your quota is full"):
         Skipped().write(target)
     assert list(tmp_path.iterdir()) == [target]
     assert target.read_text() == "old"

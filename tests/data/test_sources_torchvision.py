@@ -14,8 +14,7 @@ from PIL import Image
 from torchvision import datasets
 
 from hirl.data.sources import open_images
-from hirl.data.sources.cifar100_tree import SUPERCLASS_OF, SUPERCLASSES
-from hirl.data.sources.torchvision_sets import KNOWN, known_name
+from hirl.data.sources.torchvision_sets import KNOWN, SUPERCLASS_OF, SUPERCLASSES, known_name
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from hirl.data.views import BlockMask, Blur, Jitter, View, multi_crop, pair
-from hirl.data.views.masks import block_masks
 from hirl.data.views.parameters import colours
 
 SAMPLES = np.arange(200_000)  # many: a wrong range or rate of a percent shows, a chance dip does not
@@ -56,7 +55,7 @@ def test_views_of_a_pair_differ() -> None:
 
 def test_masks_have_the_share_asked_for() -> None:
     mask = BlockMask(patch=16)
-    hidden = block_masks(mask, 224, 0, 0, np.arange(1500), 0).numpy()
+    hidden = mask.draw(224, 0, 0, np.arange(1500), 0).numpy()
     assert hidden.shape == (1500, 14, 14)
     share = hidden.mean((1, 2))
     assert stats.binomtest(int((share > 0).sum()), 1500, 0.5).pvalue > 0.005
@@ -69,14 +68,14 @@ def test_masks_have_the_share_asked_for() -> None:
 
 def test_masks_are_blocks() -> None:
     """Neighbours share a patch's fate far more often than patches hidden one by one would."""
-    hidden = block_masks(BlockMask(probability=1.0, spread=0.0), 224, 0, 0, np.arange(300), 0).numpy()
+    hidden = BlockMask(probability=1.0, spread=0.0).draw(224, 0, 0, np.arange(300), 0).numpy()
     both = (hidden[:, :, 1:] & hidden[:, :, :-1]).mean()
     assert both > 2 * hidden.mean() ** 2
 
 
 def test_masks_do_not_depend_on_their_company() -> None:
-    together = block_masks(BlockMask(), 64, 1, 2, np.arange(40), 1)
-    part = block_masks(BlockMask(), 64, 1, 2, np.array([31, 7]), 1)
+    together = BlockMask().draw(64, 1, 2, np.arange(40), 1)
+    part = BlockMask().draw(64, 1, 2, np.array([31, 7]), 1)
     assert (part == together[[31, 7]]).all()
 
 

@@ -38,9 +38,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (folder / place).parent.mkdir(parents=True, exist_ok=True)
             image.save(folder / place)
     (folder / "shards").mkdir()
-    for part, file in enumerate(sorted((folder / "photos").iterdir())[:4]):
+    for part in range(4):
         with tarfile.open(folder / "shards" / f"{part}.tar", "w") as shard:
-            shard.add(file, file.name)
+            for file in sorted((folder / "photos").iterdir())[12 * part : 12 * part + 12]:
+                shard.add(file, file.name)
     narrow = {"channels": [8, 8, 16, 16]}
     method = MoCoV2(backbone="resnet10t", backbone_args=narrow, dim=16, queue_length=32, bn_splits=2)
     options: dict[str, Any] = {"epochs": 2, "batch_size": 16, "image_size": 32, "accelerator": "cpu", "workers": 0}

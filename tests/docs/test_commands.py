@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ OTHERS = {".", "pip"}  # activating an environment, installing into one's own
 # by the tests of their rooms: tests/studies, tests/evals, tests/recipes, tests/explore.
 LARGE = (
     "imagenet", "coco/", "pennfudan", "wordnet50", "resnet50", "vit_", "semisup", "finetune", "linear", "compare",
-    "tune", "demo", "my_package", "encoder.pth", "shapes-64", "--against",
+    "tune", "demo", "my_package", "encoder.pth", "shapes-64", "--against", "--devices",
 )  # fmt: skip
 FEWER = {"3000 300 30": "12 4 2", " shapes": " photos/", "--size 200": "--size 20", "--node 2-17": "--node 2-0"}
 SMALL_VIT = '{"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 1, "num_heads": 2}'
@@ -101,7 +102,8 @@ def once_per_kind(lines: list[Line]) -> list[Line]:
         parts = small_form(line)
         if parts is not None:
             options = {word for word in parts if word.startswith("--")} - (ALIKE if parts[0] == "pretrain" else set())
-            kinds.setdefault((parts[0], *sorted(options)), line)
+            target = parts[parts.index("--to") + 1 :][:1] if "--to" in parts else []
+            kinds.setdefault((parts[0], *sorted(options), *target), line)
     return list(kinds.values())
 
 
@@ -111,7 +113,11 @@ def test_short_commands_run(line: Line, inside: Path, capsys: pytest.CaptureFixt
     assert parts is not None
     if parts[0] == "pretrain":
         parts += ["--out", str(inside / "runs" / f"new-{abs(hash(line.parts))}"), "--accelerator", "cpu"]
-    if "--out" in parts and (out := inside / parts[parts.index("--out") + 1]).is_file():
-        out.unlink()
+    if "--out" in parts:
+        out = inside / parts[parts.index("--out") + 1]
+        if out.is_file():
+            out.unlink()
+        elif parts[0] == "export":
+            shutil.rmtree(out, ignore_errors=True)
     status = main(parts)
     assert status == 0, capsys.readouterr().err

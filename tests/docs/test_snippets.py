@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from tests.docs.fences import blocks
+from tests.docs.fences import blocks, command_lines
 
 import hirl
+from hirl.cli.main import main
+from hirl.encoders.encoder_file import save_encoder
 from hirl.explore.embed import embed
 from hirl.methods import SimSiam
-from hirl.runs.encoder_file import save_encoder
 
 SNIPPETS = blocks("python")
 FEWER = {
@@ -78,8 +80,18 @@ def test_code_runs(page: str, code: str, names: dict[str, Any]) -> None:
     for large, small in FEWER.items():
         code = code.replace(large, small)
     compiled = compile(code, page, "exec")
+    if page == "docs/export.md":
+        write_exports()
     if not is_outline(code):
         exec(compiled, names)
+
+
+def write_exports() -> None:
+    """What the commands of the page write, except for ONNX, which no code there opens; once."""
+    lines = [line.parts[1:] for line in command_lines() if line.page == "docs/export.md" and "--to" in line.parts]
+    for line in lines:
+        if "onnx" not in line and not Path(line[-1]).exists():
+            assert main(list(line)) == 0
 
 
 def test_the_encoder_is_loaded_as_the_docs_say(inside: Path) -> None:
@@ -99,11 +111,11 @@ def test_images_are_preprocessed_as_the_docs_say(
     """Without hirl, from files to the features of `hirl embed`: with and without a margin around the crop."""
     run = hirl.Run(world / "runs" / "x")
     _, about = run.encoder_weights()
-    assert about["image_size"] == 32
+    assert about.image_size == 32
     (tmp_path / "runs" / "x").mkdir(parents=True)
     (tmp_path / "photos").mkdir()
     file = tmp_path / "runs" / "x" / "encoder.safetensors"
-    save_encoder(file, run.encoder, about | {"image_size": size, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25]})
+    save_encoder(file, run.encoder, replace(about, image_size=size, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25)))
     dice = np.random.default_rng(0)
     for number, shape in enumerate([(151, 120), (90, 133), (112, 112)]):
         coarse = Image.fromarray(dice.integers(0, 256, (9, 9, 3), dtype=np.uint8))

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from hirl.backbones import make_backbone
 from hirl.data.loader import EvaluationLoader, normalisation
 from hirl.data.sources.arrays import ArrayImages
 from hirl.data.sources.image_set import ImageSet
+from hirl.encoders.backbones import make_backbone
 from hirl.evals.base import Part, Subject
 
 SIZE = 16

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hirl.evals.base import Subject
 from hirl.evals.clustering import Clustering
-from hirl.metrics.clustering import clustering_accuracy, mutual_information
+from hirl.metrics.agreement import clustering_accuracy, mutual_information
 
 
 def exhaustive(clusters: Tensor, labels: Tensor, count: int) -> float:

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 import hirl
-from hirl.backbones import feature_maps
 from hirl.data.sources.image_set import ImageSet
+from hirl.encoders.backbones import feature_maps
 from hirl.evals import EVALUATIONS, KNN, Clustering, Evaluation, Figure, Kind, Needs, Result, Subject
 from hirl.evals.base import Part
-from hirl.evals.images import ImageRequest
-from hirl.runs.folder import Run
+from hirl.features.image_request import ImageRequest
+from hirl.run import Run
 from hirl.runs.results import list_results
 
 NARROW = {"channels": [8, 8, 16, 16]}
@@ -71,7 +71,7 @@ class Boxes(Evaluation):
 
 
 @pytest.mark.parametrize(
-    ("backbone", "args", "stride"), [("resnet10t", NARROW, "16"), ("vit_tiny_patch16_224", VIT, "4")]
+    ("backbone", "args", "stride"), [("random:resnet10t", NARROW, "16"), ("random:vit_tiny_patch16_224", VIT, "4")]
 )
 def test_an_evaluation_may_bring_data_and_figures_of_its_own(
     backbone: str, args: dict[str, Any], stride: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -79,7 +79,7 @@ def test_an_evaluation_may_bring_data_and_figures_of_its_own(
     options: dict[str, Any] = {"data": "elsewhere", "backbone_args": args, "image_size": 16, "out": tmp_path}
     first = hirl.evaluate(backbone, Boxes(), device="cpu", **options)["boxes"]
     shown = capsys.readouterr().out
-    assert shown.splitlines()[3].split() == ["6", stride, "100.0"]
+    assert shown.splitlines()[4].split() == ["6", stride, "100.0"]
     assert "boxes: AP 100.0; boxes 6" in shown
     assert hirl.evaluate(backbone, Boxes(), device="cpu", reuse=True, **options)["boxes"] == first
     assert "stored earlier" in capsys.readouterr().out
@@ -99,9 +99,9 @@ def test_an_evaluation_may_keep_files_beside_its_result(tmp_path: Path) -> None:
             return super().run(subject)
 
     options: dict[str, Any] = {"data": "elsewhere", "backbone_args": NARROW, "image_size": 16, "quiet": True}
-    hirl.evaluate("resnet10t", Long(), out=tmp_path, **options)
-    hirl.evaluate("resnet10t", Long(), out=tmp_path, seed=1, **options)
-    hirl.evaluate("resnet10t", Long(), **options)
+    hirl.evaluate("random:resnet10t", Long(), out=tmp_path, **options)
+    hirl.evaluate("random:resnet10t", Long(), out=tmp_path, seed=1, **options)
+    hirl.evaluate("random:resnet10t", Long(), **options)
     first, second, nowhere = folders
     assert nowhere is None
     assert first != second
@@ -111,7 +111,7 @@ def test_an_evaluation_may_keep_files_beside_its_result(tmp_path: Path) -> None:
 def test_images_of_unknown_content_are_never_matched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options: dict[str, Any] = {"data": "elsewhere", "backbone_args": NARROW, "image_size": 16, "out": tmp_path}
     for _ in range(2):
-        hirl.evaluate("resnet10t", Boxes(fingerprint=None), device="cpu", reuse=True, **options)
+        hirl.evaluate("random:resnet10t", Boxes(fingerprint=None), device="cpu", reuse=True, **options)
     assert "stored earlier" not in capsys.readouterr().out
 
 
@@ -129,7 +129,9 @@ def test_what_an_evaluation_needs_is_checked_before_the_first_one_runs(
             return {"test": request.test(held_out=False)}
 
     with pytest.raises(ValueError, match="boxes: backbone ResNet has no feature maps: choose a timm network"):
-        hirl.evaluate("torchvision:resnet18", KNN(ks=(5,)), Dense(), data=picture_files, device="cpu", quiet=True)
+        hirl.evaluate(
+            "random:torchvision:resnet18", KNN(ks=(5,)), Dense(), data=picture_files, device="cpu", quiet=True
+        )
     images = np.zeros((20, 16, 16, 3), np.uint8)
     np.savez(tmp_path / "unlabelled.npz", images=images)
     with pytest.raises(ValueError, match=r"knn: .* has no labels, but this evaluation needs them"):
@@ -154,7 +156,7 @@ def test_a_part_that_was_not_asked_for_is_not_there() -> None:
 
     options: dict[str, Any] = {"data": "elsewhere", "backbone_args": NARROW, "image_size": 16}
     with pytest.raises(ValueError, match="boxes: there are no training images"):
-        hirl.evaluate("resnet10t", Forgetful(), quiet=True, **options)
+        hirl.evaluate("random:resnet10t", Forgetful(), quiet=True, **options)
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)

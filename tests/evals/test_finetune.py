@@ -15,16 +15,25 @@ from lightning_fabric.plugins import MixedPrecision
 from torch import Tensor
 
 from hirl.data.sources.arrays import ArrayImages
-from hirl.evals import resumable, supervised
+from hirl.encoders.backbones import outline
 from hirl.evals.base import Subject
-from hirl.evals.classifier_training import ClassifierTraining
 from hirl.evals.finetune import FineTune
-from hirl.evals.label_levels import accuracies
-from hirl.evals.learning_rates import make_optimiser, param_groups
-from hirl.evals.regularisation import PLAIN
-from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, fitting_batch
-from hirl.evals.supervised import Classifier, Supervision
-from hirl.metrics.label_trees import parents
+from hirl.evals.labels import accuracies
+from hirl.evals.training import resumable, supervised
+from hirl.evals.training.classifier_training import Classifier, ClassifierTraining
+from hirl.evals.training.learning_rates import make_optimiser, param_groups
+from hirl.evals.training.regularisation import PLAIN
+from hirl.evals.training.supervised import Supervision
+from hirl.evals.training.training_settings import (
+    FINE_TUNE_CNN,
+    FINE_TUNE_VIT,
+    SEMI_VIT,
+    TrainingSettings,
+    fine_tune_vit,
+    fitting_batch,
+    semi_vit,
+)
+from hirl.metrics.agreement import parents
 
 Make = Callable[..., Subject]
 
@@ -80,6 +89,44 @@ def test_each_layer_of_a_transformer_learns_slower_than_the_one_above(coloured_s
     for name, parameter in parameters.items():
         spared = parameter.ndim == 1 or name.endswith(("cls_token", "pos_embed"))
         assert decay[id(parameter)] == (0 if spared else 0.05), name
+
+
+def test_a_transformers_settings_follow_its_size() -> None:
+    """As iBOT publishes them: epochs, drop path and layer decay of ViT-S, ViT-B and ViT-L."""
+    wanted = {192: (200, 0.1, 0.75), 384: (200, 0.1, 0.75), 768: (100, 0.2, 0.65), 1024: (50, 0.4, 0.75)}
+    for width, values in wanted.items():
+        settings = fine_tune_vit(width)
+        assert (settings.epochs, settings.regularisation.drop_path, settings.layer_decay) == values
+        assert settings.warmup_epochs == (5 if width == 1024 else 20)
+        assert semi_vit(0.01, width).regularisation.drop_path == values[1]
+        assert semi_vit(0.01, width) == replace(SEMI_VIT[0.01], regularisation=settings.regularisation)
+    assert fine_tune_vit(768) == FINE_TUNE_VIT
+
+
+@pytest.mark.parametrize(
+    ("backbone", "values"), [("vit_small_patch16_224", (0.1, 0.75)), ("vit_base_patch16_224", (0.2, 0.65))]
+)
+def test_the_encoder_decides_on_its_settings(
+    backbone: str, values: tuple[float, float], coloured_subject: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = replace(coloured_subject("vit"), encoder=outline(backbone))
+    given: list[TrainingSettings] = []
+
+    def tuned(_self: FineTune, _subject: Subject, _images: Any, settings: TrainingSettings, *, task: str) -> list[Any]:
+        assert task == "finetune"
+        given.append(settings)
+        return []
+
+    monkeypatch.setattr(FineTune, "_tuned", tuned)
+    FineTune().run(subject)
+    FineTune(layer_decay=0.5, drop_path=0.3, epochs=7).run(subject)
+    assert (given[0].regularisation.drop_path, given[0].layer_decay) == values
+    assert (given[1].regularisation.drop_path, given[1].layer_decay, given[1].epochs) == (0.3, 0.5, 7)
+
+
+def test_a_layer_decay_that_makes_no_sense_is_refused(coloured_subject: Make) -> None:
+    with pytest.raises(ValueError, match=r"layer_decay is 1\.5, but must be above 0 and at most 1"):
+        FineTune(layer_decay=1.5).run(coloured_subject("vit"))
 
 
 def test_encoder_and_classifier_of_a_cnn_have_their_own_rates(coloured_subject: Make) -> None:
@@ -138,11 +185,11 @@ def test_a_scaler_of_gradients_continues_too(
 ) -> None:
     """In float16, which Fabric offers on a GPU only: the scale, which grows every other step, is in the checkpoint."""
 
-    def half(*_: object) -> Fabric:
+    def half(*_: object, **__: object) -> Fabric:
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**9, growth_interval=2)
         return Fabric(accelerator="cpu", devices=1, plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
 
-    monkeypatch.setattr(supervised, "join_processes", half)
+    monkeypatch.setattr(supervised, "launch", half)
     monkeypatch.setattr(resumable, "SAVE_EVERY", 0.0)
     evaluation, subject = FineTune(epochs=1, regularisation="plain"), coloured_subject("vit")
     evaluation.run(replace(subject, folder=tmp_path / "alone"))

@@ -210,7 +210,7 @@ def test_of_the_usual_ks_those_that_fit_are_used(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ks": (10, 161)}, "K = 161 is more than the 160 training images"),
+        ({"ks": (10, 161)}, "K is 161, but must be at most the number of training images, 160"),
         ({"ks": ()}, "at least one"),
         ({"ks": (0,)}, "at least 1"),
         ({"ks": (1,), "temperature": 0.0}, "temperature is 0.0, but must be above 0"),

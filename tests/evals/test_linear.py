@@ -14,19 +14,24 @@ import torch.nn.functional as F
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor, nn
 
-from hirl.backbones import tokens
 from hirl.data.sources.arrays import ArrayImages
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.draws import permutation
-from hirl.evals import linear, logistic
+from hirl.encoders.backbones import tokens
+from hirl.evals import linear
 from hirl.evals.base import Part, Subject
-from hirl.evals.learning_rates import TRUST, make_optimiser
 from hirl.evals.linear import Linear
-from hirl.evals.logistic import fit
-from hirl.evals.sampling import held_out
-from hirl.evals.settings import LINEAR, TrainingSettings
-from hirl.evals.supervised import Classifier, Supervision
-from hirl.methods.base import full_precision
+from hirl.evals.training import logistic
+from hirl.evals.training.classifier_training import Classifier
+from hirl.evals.training.learning_rates import TRUST, make_optimiser
+from hirl.evals.training.logistic import fit
+from hirl.evals.training.sampling import held_out
+from hirl.evals.training.supervised import Supervision
+from hirl.evals.training.training_settings import LINEAR, TrainingSettings
+from hirl.methods import IBOT, MoCoV3
+from hirl.methods.base import Method, full_precision
+
+from ..small_methods import METHODS
 
 Make = Callable[..., Subject]
 
@@ -246,36 +251,18 @@ def test_all_levels_are_learnt_the_same_in_every_run(coloured_subject: Make) -> 
 # --- official settings ---
 
 
-@pytest.mark.parametrize(
-    ("method", "optimiser", "rate_per_256", "weight_decay", "batch_size", "epochs", "milestones", "mean_patch"),
-    [
-        ("MoCoV2", "sgd", 30, 0, 256, 100, (60, 80), False),
-        ("SimSiam", "lars", 0.1, 0, 4096, 90, (), False),
-        ("SwAV", "sgd", 0.3, 1e-6, 256, 100, (), False),
-        ("MoCoV3", "sgd", 3, 0, 1024, 90, (), False),
-        ("DINO", "sgd", 0.001, 0, 1024, 100, (), True),
-        ("IBOT", "sgd", 0.001, 0, 1024, 100, (), True),
-    ],
-)
-def test_official_settings(
-    method: str,
-    optimiser: str,
-    rate_per_256: float,
-    weight_decay: float,
-    batch_size: int,
-    epochs: int,
-    milestones: tuple[int, ...],
-    mean_patch: bool,
-) -> None:
-    settings = LINEAR[method]
-    assert settings.optimiser == optimiser
-    assert settings.classifier_lr == pytest.approx(rate_per_256 * batch_size / 256)
+@pytest.mark.parametrize("method", METHODS.values())
+def test_official_settings_are_those_of_the_method(method: type[Method]) -> None:
+    published = method.facts.linear
+    assert (published is None) == (method.__name__ not in LINEAR)
+    if published is None:
+        return
+    settings = LINEAR[method.__name__]
+    assert settings.classifier_lr == pytest.approx(published.lr * published.batch_size / 256)
+    assert settings.rates == pytest.approx([rate * published.batch_size / 256 for rate in published.rates])
     assert settings.encoder_lr == 0
-    assert settings.weight_decay == weight_decay
-    assert (settings.batch_size, settings.epochs) == (batch_size, epochs)
-    assert settings.milestones == milestones
-    assert settings.factor == (0.1 if milestones else 1)
-    assert settings.mean_patch is mean_patch
+    same = ("optimiser", "weight_decay", "batch_size", "epochs", "milestones", "factor", "mean_patch")
+    assert all(getattr(settings, name) == getattr(published, name) for name in same)
     assert settings.scaled(10**6) == settings
 
 
@@ -303,7 +290,7 @@ def test_the_encoder_keeps_every_bit(coloured_subject: Make, setting: Any) -> No
 
 
 def test_an_official_setting_learns_all_levels_the_same_in_every_run(coloured_subject: Make) -> None:
-    subject = coloured_subject("vit", method="MoCoV3")
+    subject = coloured_subject("vit", method="MoCoV3", facts=MoCoV3.facts)
     result = Linear(setting="official", epochs=5).run(subject)
     assert result.headline["4 classes"] > 0.9
     assert result.headline["2 classes"] > 0.95
@@ -361,7 +348,7 @@ def test_ibot_sweeps_the_published_rates(coloured_subject: Make) -> None:
     """1 to 9 times 10⁻⁴ to 10⁰ per 256 images: all learn side by side, and each as it would alone."""
     published = [n * 10.0**k for k in range(-4, 1) for n in range(1, 10)]
     assert [rate * 256 / 1024 for rate in LINEAR["IBOT"].rates] == pytest.approx(published)
-    subject = coloured_subject("vit", method="IBOT")
+    subject = coloured_subject("vit", method="IBOT", facts=IBOT.facts)
     result = Linear(setting="official", epochs=2).run(subject)
     assert result.chosen["rates_tried"] == 45
     assert result.chosen["rate_chosen_on"] == "the test images, as in the original"
@@ -391,7 +378,7 @@ def test_refusals(coloured_subject: Make) -> None:
     with pytest.raises(ValueError, match=r"was trained by None, which has no official linear setting: .* MoCoV2"):
         Linear(setting="official").run(subject)
     with pytest.raises(ValueError, match="setting is 'mocov2', which has no official"):
-        Linear(setting="mocov2").run(subject)  # type: ignore[arg-type]
+        Linear(setting="mocov2").run(subject)
     with pytest.raises(ValueError, match=r"rates are \(0.0,\), but there must be at least one, each above 0"):
         Linear(rates=(0.0,)).run(subject)
     with pytest.raises(ValueError, match="weight_decays are"):

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
+from ..small_methods import vit
 from ..train.killed_processes import Server
-from ..train.killed_run import VIT
 from ..train.test_killed import same
 
-ENCODER = str(VIT["backbone"])
+ENCODER = f"random:{vit(16)['backbone']}"
 JOB: dict[str, Any] = {"task": "finetune", "encoder": ENCODER}
 
 

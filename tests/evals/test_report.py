@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hirl.evals.base import Result, Row, Subject
-from hirl.evals.report import print_result
+from hirl.evals.result_tables import print_result
 from hirl.terminal.figures import score, share
 
 ROWS: list[Row] = [{"labels": "50 classes", "accuracy": share(0.25), "lr": 3.0, "images": 1200}]

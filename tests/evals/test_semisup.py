@@ -18,9 +18,9 @@ from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped, read_or_replace
 from hirl.data.sources.subset import Subset
 from hirl.evals.base import Subject
-from hirl.evals.sampling import class_balanced, listed
 from hirl.evals.semisup import SemiSupervised
-from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, SEMI_CNN, SEMI_VIT, nearest_share
+from hirl.evals.training.sampling import class_balanced, listed
+from hirl.evals.training.training_settings import FINE_TUNE_CNN, FINE_TUNE_VIT, SEMI_CNN, SEMI_VIT, nearest_share
 
 Make = Callable[..., Subject]
 NAMES = tuple("abcde")

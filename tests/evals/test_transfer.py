@@ -12,8 +12,7 @@ from PIL import Image
 
 from hirl.data.sources.listed import find_lists, open_listed
 from hirl.evals.base import Subject
-from hirl.evals.finetune import FineTune
-from hirl.evals.transfer import Transfer
+from hirl.evals.finetune import FineTune, Transfer
 
 
 @pytest.fixture

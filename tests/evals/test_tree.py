@@ -17,10 +17,16 @@ from hirl import PrototypeTree
 from hirl.data.sources.arrays import ArrayImages
 from hirl.evals import tree as tree_evaluation
 from hirl.evals.base import Subject
-from hirl.evals.tree import FLAT, REBUILT, TREE, WARD, TreeAgreement, ward_tree
+from hirl.evals.tree import FLAT, OWN, REBUILT, TREE, WARD, TreeAgreement
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
-from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
-from hirl.metrics.clustering import mutual_information
+from hirl.metrics.agreement import (
+    dendrogram_purity,
+    height_table,
+    is_nested,
+    mutual_information,
+    purity,
+    rank_correlation,
+)
 from hirl.metrics.neighbours import nearest_rows
 
 
@@ -170,7 +176,9 @@ def test_shuffled_labels_are_at_chance(coloured_subject: Callable[..., Subject])
                 assert row[figure] == pytest.approx(row["chance"], abs=0.06)
 
 
-def test_a_runs_own_tree_and_representations_are_used(coloured_subject: Callable[..., Subject]) -> None:
+def test_a_runs_own_tree_and_representations_are_judged_beside_the_common_tree(
+    coloured_subject: Callable[..., Subject],
+) -> None:
     fine, _ = grown(12, 0, noise=0.0)
     directions = F.normalize(fine.unique(dim=0), dim=1)  # (12, D)
     tree = PrototypeTree(
@@ -185,19 +193,20 @@ def test_a_runs_own_tree_and_representations_are_used(coloured_subject: Callable
         return torch.stack((z0, drawn), dim=1)
 
     subject = grown_subject(coloured_subject, tree=tree, representations=representations)
-    result = TreeAgreement().run(subject)
-    assert result.chosen["tree"] == "the run's own"
-    assert result.chosen["levels"] == [12, 2]
-    (row,) = by(result.rows, tree=TREE, level=0, labels="12 classes")
-    assert row["AMI"] == 1
+    result = TreeAgreement(levels=(24, 6)).run(subject)
+    assert result.chosen["levels"] == [24, 6]
+    assert result.chosen["levels, run's own"] == [12, 2]
+    (row,) = by(result.rows, tree=OWN, level=0, labels="12 classes")
+    assert row["AMI"] == result.headline["AMI, 12 classes, run's own"] == 1
+    # What is compared between encoders does not depend on the run's own tree, nor on its z⁰.
+    plain = TreeAgreement(levels=(24, 6)).run(grown_subject(coloured_subject))
+    assert OWN not in {row.get("tree") for row in plain.rows}
+    for source in (TREE, REBUILT, WARD, FLAT):
+        assert by(result.rows, tree=source) == by(plain.rows, tree=source)
+    assert all(result.headline[name] == value for name, value in plain.headline.items())
     assert all(row["precision at 10"] == 1 for row in by(result.rows, **{"from": "z0"}))
     for row in by(result.rows, **{"from": "z1"}):
         assert row["precision at 10"] == pytest.approx(row["chance"], abs=0.06)
-    for rebuild in (False, True):  # other levels than the run's need another tree
-        rebuilt = TreeAgreement(rebuild=rebuild, levels=(24, 3)).run(subject)
-        assert rebuilt.chosen["levels"] == [24, 3]
-        assert rebuilt.chosen[TREE] != "the run's own"
-    assert TreeAgreement(levels=(12, 2)).run(subject).chosen[TREE] == "the run's own"
 
 
 class FirstRows(TreeBuilder):
@@ -229,18 +238,6 @@ def test_the_references_share_one_sample(coloured_subject: Callable[..., Subject
     assert by(other.rows, tree=TREE, level=0) == by(result.rows, tree=TREE, level=0)
     small = TreeAgreement(levels=(24, 6, 2), sample=40).run(subject)  # too small a sample for 24 nodes
     assert max(row["nodes"] for row in by(small.rows, tree=WARD, labels="2 classes") if "nodes" in row) < 24
-
-
-def test_a_test_image_goes_to_wards_cluster_of_its_neighbours() -> None:
-    features, labels = grown(8, 0)
-    tree = ward_tree(features, (12, 2))
-    assert tree.levels == (12, 2)
-    test, truth = grown(5, 1)
-    for rows, classes in ((features, labels), (test, truth)):
-        found = tree.paths[tree.assign(rows)]
-        assert purity(found[:, 0], classes[:, 0]) == 1
-        assert purity(found[:, 1], classes[:, 2]) == 1
-    assert torch.equal(tree.assign(features), tree.leaves)
 
 
 def test_retrieval_equals_a_slow_loop(coloured_subject: Callable[..., Subject]) -> None:

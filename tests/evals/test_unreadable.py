@@ -69,7 +69,7 @@ def test_an_unreadable_test_image_is_not_predicted(folders: dict[str, Path]) -> 
     options: dict[str, Any] = {"image_size": 16, "device": "cpu", "workers": 0, "quiet": True, "backbone_args": NARROW}
     for task in TRAINED_TASKS:
         found, expected = (
-            hirl.evaluate("resnet10t", task, data=str(folders[name]), **options)[task.name]
+            hirl.evaluate("random:resnet10t", task, data=str(folders[name]), **options)[task.name]
             for name in ("broken", "without")
         )
         assert rows(found) == rows(expected)
@@ -79,5 +79,5 @@ def test_an_unreadable_test_image_is_not_predicted(folders: dict[str, Path]) -> 
 def test_the_share_of_the_largest_class_stands_beside_every_accuracy(folders: dict[str, Path]) -> None:
     options: dict[str, Any] = {"image_size": 16, "device": "cpu", "workers": 0, "quiet": True, "backbone_args": NARROW}
     tasks = (FEATURE_TASKS[0], FEATURE_TASKS[1], FEATURE_TASKS[3], TRAINED_TASKS[0])
-    for result in hirl.evaluate("resnet10t", *tasks, data=str(folders["broken"]), **options).values():
+    for result in hirl.evaluate("random:resnet10t", *tasks, data=str(folders["broken"]), **options).values():
         assert all(row["majority"] == pytest.approx(9 / 25) for row in result.rows)  # 8, 9 and 8 images can be read

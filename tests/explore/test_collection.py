@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from hirl import Run
+from hirl.cli.main import main
 from hirl.explore.collection import Collection, open_collection
 from hirl.explore.embed import embed
 
@@ -80,16 +81,20 @@ def test_a_baseline_gets_a_tree_of_its_own(runs: dict[str, Run]) -> None:
     assert torch.equal(found.tree.leaves, found.tree.assign(found.z[0]))
 
 
-def test_what_embed_writes_is_read_again(runs: dict[str, Run], some: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("file", ["z.npz", "z.parquet"])
+def test_what_embed_writes_is_read_again(file: str, runs: dict[str, Run], some: Path, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        embed(runs["hirl"], some, out=tmp_path / "z.npz", device="cpu", quiet=True)
+        embed(runs["hirl"], some, out=tmp_path / file, device="cpu", quiet=True)
         direct = open_collection(runs["hirl"], some, device="cpu", quiet=True)
-        found = open_collection(tmp_path / "z.npz", quiet=True)
+        found = open_collection(tmp_path / file, quiet=True)
     assert found.paths == direct.paths
     assert torch.equal(found.z[2], direct.z[2])
     assert torch.equal(found.tree.path(found.tree.leaves), direct.tree.path(direct.tree.leaves))
+    assert found.tree.levels == direct.tree.levels
+    assert torch.equal(found.tree.parents[0], direct.tree.parents[0])
     assert found.images.label_names == direct.images.label_names
+    assert torch.equal(torch.as_tensor(found.images.labels), torch.as_tensor(direct.images.labels))
 
 
 def test_the_tree_of_a_few_images_has_all_its_nodes(runs: dict[str, Run], some: Path, tmp_path: Path) -> None:
@@ -108,9 +113,9 @@ def test_the_tree_of_a_few_images_has_all_its_nodes(runs: dict[str, Run], some: 
     ):
         np.savez(tmp_path / "wrong.npz", allow_pickle=False, **(arrays | {name: wrong}))
         assert sentence in mistake(tmp_path / "wrong.npz")
-    older = {name: array for name, array in arrays.items() if not name.startswith("tree_")}
-    np.savez(tmp_path / "older.npz", allow_pickle=False, **older)
-    found = open_collection(tmp_path / "older.npz", quiet=True)
+    paths_alone = {name: array for name, array in arrays.items() if not name.startswith("tree_")}
+    np.savez(tmp_path / "paths.npz", allow_pickle=False, **paths_alone)
+    found = open_collection(tmp_path / "paths.npz", quiet=True)
     assert torch.equal(found.tree.path(found.tree.leaves), torch.from_numpy(arrays["path"]))
 
 
@@ -179,7 +184,7 @@ def test_mistakes(tmp_path: Path, some: Path) -> None:
     assert "there is no file" in mistake(tmp_path / "none.npy", some)
     assert "does not name its images" in mistake(tmp_path / "few.npy")
     assert "has 5 rows, but" in mistake(tmp_path / "few.npy", some)
-    assert "must be of a float type, not int64" in mistake(tmp_path / "ints.npy", some)
+    assert "is of type int64, but must be of a float type" in mistake(tmp_path / "ints.npy", some)
     assert "neither features nor z0" in mistake(tmp_path / "other.npz", some)
     assert "which are not files" in mistake(tmp_path / "arrays.npz")
     assert "is not a .npz file of numbers" in mistake(tmp_path / "text.npz", some)
@@ -187,3 +192,24 @@ def test_mistakes(tmp_path: Path, some: Path) -> None:
         file.write_bytes(b"")
     np.save(tmp_path / "all.npy", random.standard_normal((13, 4)).astype(np.float32))
     assert "none of the 13 images" in mistake(tmp_path / "all.npy", some)
+
+
+@pytest.mark.filterwarnings("default::UserWarning")
+def test_a_finished_run_without_its_checkpoint_is_still_shown(
+    runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its leaves are those of its tree; pooled features are searched and sampled in place of z⁰."""
+    run = runs["hirl"]
+    run.checkpoint_file.unlink()
+    with pytest.warns(UserWarning, match=r"has no last\.ckpt, which holds the heads: .* pooled features"):
+        collection = open_collection(run, device="cpu", quiet=True)
+    assert torch.equal(collection.tree.leaves, run.tree.leaves)
+    assert collection.tree.levels == run.tree.levels
+    assert torch.equal(collection.z[0], collection.features)
+    file = tmp_path / "query.png"
+    Image.fromarray(collection.images.read(3).permute(1, 2, 0).numpy()).save(file)
+    folder = str(run.folder)
+    for line in (["tree", folder], ["search", folder, str(file)], ["sample", folder, "--size", "10"]):
+        assert main([*line, "--device", "cpu"]) == 0, capsys.readouterr().err
+    shutil.rmtree(run.folder / "features")
+    assert main(["tree", folder, "--device", "cpu"]) == 0

@@ -18,7 +18,7 @@ from PIL import Image
 from hirl import PrototypeTree, Run
 from hirl.cli.main import main
 from hirl.explore.collection import Collection
-from hirl.explore.tree_page import tree_id
+from hirl.explore.kept_tree import tree_id
 
 pytestmark = pytest.mark.filterwarnings("default:.*left out:UserWarning")  # of the damaged image
 
@@ -178,7 +178,7 @@ def test_search(runs: dict[str, Run], photos: Path, tmp_path: Path, capsys: pyte
     for wrong, sentence in (
         ((tmp_path / "none.jpg",), "there is no image"),
         ((tmp_path / "text.jpg",), "cannot be searched for: it is not an image"),
-        ((query, "--level", "7"), "there is no level 7: the run has z0 to z2"),
+        ((query, "--level", "7"), "there is no level 7: the collection has z0 to z2"),
     ):
         assert run_line("search", folder, *wrong, "--data", photos, "--device", "cpu") == 2
         error = capsys.readouterr().err.splitlines()[-1]

@@ -9,8 +9,8 @@ import torch
 
 from hirl.cli.main import main
 from hirl.explore.demo import how_to_open
+from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
-from hirl.runs.folder import Run
 
 
 def test_the_demo_trains_compares_and_writes_a_page(
@@ -40,7 +40,7 @@ def test_the_demo_trains_compares_and_writes_a_page(
     )
 
     assert main(["demo", "--images", "10"]) == 2
-    assert "images must be at least 128" in capsys.readouterr().err
+    assert "images is 10, but must be at least 128" in capsys.readouterr().err
 
 
 def test_it_says_where_the_page_is(tmp_path: Path) -> None:

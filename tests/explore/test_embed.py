@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from hirl.cli.main import main
 from hirl.explore.embed import embed
-from hirl.runs.folder import Run
+from hirl.run import Run
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_without_pyarrow_one_sentence_says_what_to_install(
 
 def test_any_encoder_gives_features(runs: dict[str, Run], photos: Path, tmp_path: Path) -> None:
     """A network by name, a file of weights and a run give the same features where they are the same encoder."""
-    arrays = embed("resnet10t", photos, image_size=32, device="cpu", quiet=True)
+    arrays = embed("random:resnet10t", photos, image_size=32, device="cpu", quiet=True)
     assert list(arrays) == ["image", "readable", "features", "labels", "classes_0", "classes_1"]
     assert arrays["features"].shape == (9, 512)
     run = runs["hirl"]
@@ -92,7 +92,7 @@ def test_any_encoder_gives_features(runs: dict[str, Run], photos: Path, tmp_path
     of_file = embed(run.encoder_file, photos, device="cpu", quiet=True, out=tmp_path / "z.npz")["features"]
     assert np.array_equal(of_run, of_file)
     with pytest.raises(ValueError, match=r"method 'x.Y' cannot be given here: only a run has one"):
-        embed("resnet10t", photos, method="x.Y", quiet=True)
+        embed("random:resnet10t", photos, method="x.Y", quiet=True)
 
 
 def test_the_encoder_loads_without_hirl(runs: dict[str, Run], photos: Path) -> None:
@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a file of no kind": (["{run}", "--out", "z.txt"], "one of .npz, .parquet"),
     "a folder that is not there": (["{run}", "--out", "no/z.npz"], "does not exist"),
     "a plain encoder without images": (
-        ["resnet10t", "--out", "z.npz"],
+        ["random:resnet10t", "--out", "z.npz"],
         "does not name its images: give a folder or a known name with --data",
     ),
     "another size than the run's": (

@@ -23,7 +23,9 @@ from hirl import PrototypeTree, Run
 from hirl.cli.main import main
 from hirl.data.sources.arrays import ArrayImages
 from hirl.explore.collection import Collection
-from hirl.explore.tree_page import tree_id, write_tree_page
+from hirl.explore.kept_tree import tree_id
+from hirl.explore.node_names import suggest_names
+from hirl.explore.tree_page import write_tree_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -293,7 +295,7 @@ def test_names_are_kept_exported_and_imported(
         assert found["names"].get("2-0") in (given, "<i>first<\u2215i>")
         table = list(csv.DictReader(io.StringIO(exported(page, "names-csv"))))
         assert {(row["level"], row["node"], row["name"]) for row in table} >= {("2", str(top), given)}
-        page.locator("#search").fill("CATS")
+        page.locator("#search").fill("CATS<")
         assert page.locator("main .card .name").inner_text() == given
     (tmp_path / "names.json").write_text(written, encoding="utf-8")
     (tmp_path / "names.csv").write_text(
@@ -313,6 +315,43 @@ def test_names_are_kept_exported_and_imported(
             page.locator("#import-file").set_input_files(tmp_path / file)
             expect(page.locator(".notice")).to_contain_text(notice)
             assert page.locator("h1").inner_text().replace("\\n", " ") == (heading or before)
+
+
+def test_suggested_names_are_marked_and_kept_on_request(
+    opened: Opener, tree_page: Path, collection: Collection, tmp_path: Path
+) -> None:
+    suggested = suggest_names(collection, collection.typicality())
+    node = next(node for node in suggested if node.startswith("1-"))
+    name, origin = suggested[node]
+    with opened(tree_page, f"#node={node}") as page:
+        assert page.locator("h1 em").inner_text() == name
+        expect(page.locator(".heading-row")).to_contain_text(f"suggested from {origin}")
+        rows = {
+            f"{row['level']}-{row['node']}": row for row in csv.DictReader(io.StringIO(exported(page, "names-csv")))
+        }
+        assert (rows[node]["name"], rows[node]["origin"]) == (name, origin)
+        assert rows["2-0"]["origin"] == "given"  # a person's name comes first
+        (tmp_path / "names.csv").write_text(exported(page, "names-csv"), encoding="utf-8")
+        page.locator("#import-file").set_input_files(tmp_path / "names.csv")
+        expect(page.locator(".notice")).to_contain_text("1 name imported")
+        page.locator("#accept").click()
+        assert page.locator("h1 em").count() == 0
+        found = json.loads(exported(page, "names-json"))
+        assert found["names"][node] == name
+        assert found["suggested"][node] == [name, origin]
+
+
+def test_unsure_images_first(opened: Opener, tree_page: Path, collection: Collection) -> None:
+    tree = collection.tree
+    margins = tree.margins(collection.z[0], tree.leaves)
+    top = int(tree.sizes(2).argmax())
+    with opened(tree_page, f"#node=2-{top}") as page:
+        page.locator("[data-order=unsure]").click()
+        images = tree.images(2, top)
+        expected = images[margins[images, 2].argsort(stable=True)].tolist()
+        assert images_shown(page, collection)[:10] == expected[:10]
+        page.keyboard.press("h")
+        assert margins[images_shown(page, collection)[0], 2] == margins[:, 2].min()
 
 
 def test_assignments_and_lists_of_files(opened: Opener, tree_page: Path, collection: Collection) -> None:
@@ -456,7 +495,7 @@ def test_25000_images_are_there_within_two_seconds(opened: Opener, tmp_path: Pat
         torch.randint(0, levels[0], (N,), generator=random),
     )
     z = torch.randn(N, 16, generator=random)
-    many = Collection("many", images.name, images, torch.arange(N), z, (z,), tree, "", (), tmp_path, None)
+    many = Collection("many", images.name, images, torch.arange(N), z, (z,), tree, "", (), None)
     write_tree_page(many, tmp_path / "tree")
     with opened(tmp_path / "tree" / "index.html") as page:
         assert page.locator("#children .card").count() == 43
@@ -475,6 +514,11 @@ def test_the_page_of_a_run(opened: Opener, runs: dict[str, Run]) -> None:
     with opened(run.folder / "page" / "index.html") as page:
         assert page.locator(".warnings li").last.inner_text().startswith("<b>something</b> is wrong")
         assert page.locator(".chart svg .line, .chart svg circle").count() > 5
+        knn = page.locator(".chart", has_text="KNN accuracy")
+        assert "of val images" in knn.locator(".about").inner_text()
+        accuracy = next(line["knn_val_level_2"] for line in run.metrics() if "knn_val_level_2" in line)
+        assert f"knn val level 2 {100 * accuracy:.1f} %" in " ".join(knn.locator(".key").inner_text().split())
+        assert knn.locator("svg circle").count() == 6  # three levels of labels, each beside its largest class
         page.locator(".chart svg").first.hover()
         assert "epoch" in page.locator(".chart .key").first.inner_text()
     with opened(run.folder / "page" / "index.html", viewport={"width": 390, "height": 844}) as page:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -31,16 +32,20 @@ def test_a_page_of_curves(runs: dict[str, Run], capsys: pytest.CaptureFixture[st
 
 
 def test_curves_are_thinned_and_arranged() -> None:
-    lines = [
-        {"step": step, "epoch": step / 100, "loss_image": 1.0, "loss_spd": 0.0, "new": 2.0} for step in range(5000)
+    lines: list[dict[str, float]] = [
+        {"step": step, "epoch": step / 100, "loss_image": 1.0, "new": 2.0, "recent_new": 2.0, "lr": math.nan}
+        for step in range(5000)
     ]
-    lines[-1] |= {"finished": True, "loss_spd": 3.0}
+    lines[-1] |= {"finished": True, "loss_spd": 3.0, "seconds_epoch": 4.0}
     curves = run_curves(lines)
     assert len(curves["loss_image"][0]) == 600
     assert curves["loss_image"][1] == [1.0] * 600
     assert curves["loss_image"][0] == sorted(curves["loss_image"][0])
-    assert curves["loss_spd"] == [[49.99], [3.0]]  # there is none before the first tree
-    assert [chart.title for chart, _ in arrange(curves)] == ["Losses", "new"]
+    assert curves["loss_spd"] == [[49.99], [3.0]]
+    assert {chart.title: set(found) for chart, found in arrange(curves).items()} == {
+        "Losses": {"loss_image", "loss_spd"},
+        "new": {"new"},  # of the method
+    }
 
 
 def test_warnings_are_counted(runs: dict[str, Run]) -> None:

@@ -76,3 +76,14 @@ def test_mistakes(collection: Collection) -> None:
         sample_images(collection, 5, pick="nice")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"seed is -1"):
         sample_images(collection, 5, seed=-1)
+
+
+def test_unsure_images_are_those_nearest_to_another_leaf(collection: Collection) -> None:
+    tree = collection.tree
+    margins = tree.margins(collection.z[0], tree.leaves)[:, 0]
+    chosen = sample_images(collection, 30, pick="unsure")
+    for leaf, share in leaf_shares(tree, 30, seed=0).items():
+        images = tree.images(0, leaf)
+        assert [index for index in chosen if tree.leaves[index] == leaf] == images[margins[images].argsort()][
+            :share
+        ].tolist()

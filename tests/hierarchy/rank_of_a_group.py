@@ -55,8 +55,13 @@ def main(rank: int, world: int, folder: Path) -> None:
         for name, options in (
             ("bottom-up", {"order": "bottom-up"}),
             ("weighted", {"order": "bottom-up", "weighted": True}),
+            ("ward", {"order": "ward"}),
+            ("ward of clusters", {"order": "ward", "linked": 400}),
         )
     }
+    tailed = hierarchical_kmeans(task["heavy tail"].split(task["shares"])[rank], (200, 60, 6), group=group)
+    reduction: dict[str, Any] = {"centre": True, "components": 12, "whiten": 0.5}
+    reduced = hierarchical_kmeans(mine, levels, seed=3, group=group, **reduction)
     starved = hierarchical_kmeans(task["repeated"].split(task["shares"])[rank], (6, 2), group=group)
 
     paths = SemanticPaths(features.shape[1], levels)
@@ -78,6 +83,8 @@ def main(rank: int, world: int, folder: Path) -> None:
             "warm": warm.tensors(),
             **orders,
             "starved": starved.tensors(),
+            "reduced": reduced.tensors(),
+            "heavy tail": tailed.tensors(),
             "by_order": by_order,
             "by_index": by_index,
             "dealt": dealt.tree.tensors() if dealt.tree else {},

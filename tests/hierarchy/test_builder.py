@@ -87,7 +87,11 @@ def test_a_builder_is_written_as_its_class_and_arguments() -> None:
     plain = to_plain(Hierarchy())["builder"]
     assert plain["class_path"] == "hirl.hierarchy.builder.HierarchicalKMeans"
     settings = {"iterations": 20, "restarts": 1, "tolerance": 0.002, "spherical": True}
-    assert plain["init_args"] == settings | {"order": "top-down", "weighted": False, "path_steps": 5}
+    reduction = {"centre": False, "components": None, "whiten": 0.0}
+    assert (
+        plain["init_args"]
+        == settings | {"order": "top-down", "weighted": False, "path_steps": 5, "linked": 5000} | reduction
+    )
     with pytest.raises(ValueError, match="Broken must store its argument 'depth'"):
         to_plain(Hierarchy(builder=Broken()))
 

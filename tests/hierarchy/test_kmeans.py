@@ -157,7 +157,11 @@ def test_the_order_of_the_rows_does_not_matter_if_their_positions_are_given() ->
     mixed = hierarchical_kmeans(features[order], (30, 5), index=order)
     assert torch.equal(mixed.leaves, plain.leaves[order])
     torch.testing.assert_close(mixed.prototypes[0], plain.prototypes[0])
-    for wrong, message in ((order[:9], r"shape \(500,\)"), (order.float(), "int64"), (order - 1, "0 or more, not -1")):
+    for wrong, message in (
+        (order[:9], r"shape \(500,\)"),
+        (order.float(), "int64"),
+        (order - 1, "-1, but must be 0"),
+    ):
         with pytest.raises(ValueError, match=message):
             hierarchical_kmeans(features, (30, 5), index=wrong)
 
@@ -283,8 +287,8 @@ print(max(peak) - before)
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the memory of a process from /proc")
 def test_memory_beyond_the_features_is_bounded(tmp_path: Path) -> None:
-    """A mapped file of 200 MB: what a process itself holds grows by the bound that is stated, not by the file."""
-    N, D, M = 200_000, 256, 64
+    """A mapped file of 100 MB: what a process itself holds grows by the bound that is stated, not by the file."""
+    N, D, M = 100_000, 256, 64
     np.save(tmp_path / "f.npy", np.random.default_rng(0).standard_normal((N, D), dtype=np.float32))
     # What the code holds, not what the allocator keeps for later: with this it gives back large blocks at once.
     environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
@@ -320,12 +324,12 @@ def broken(row: int, value: float) -> Tensor:
         (GOOD, {"levels": ()}, "at least one level"),
         (GOOD, {"levels": (8, 0)}, "at least 1, not 0"),
         (GOOD, {"levels": (8, 2.5)}, "whole numbers.*2.5"),
-        (GOOD, {"levels": 8}, "sequence of sizes.*8"),
-        (GOOD, {"levels": "8,2"}, "sequence of sizes.*'8,2'"),
+        (GOOD, {"levels": 8}, "8, but must be sizes"),
+        (GOOD, {"levels": "8,2"}, "'8,2', but must be sizes"),
         (GOOD[:1].expand(20, -1), {}, "only 1 different directions.*in 20 rows, too few for 2"),
-        (GOOD, {"iterations": 0}, "iterations must be at least 1, not 0"),
-        (GOOD, {"restarts": 0}, "restarts must be at least 1, not 0"),
-        (GOOD, {"seed": -1}, "seed must be at least 0, not -1"),
+        (GOOD, {"iterations": 0}, "iterations is 0, but must be at least 1"),
+        (GOOD, {"restarts": 0}, "restarts is 0, but must be at least 1"),
+        (GOOD, {"seed": -1}, "seed is -1, but must be at least 0"),
         (GOOD, {"tolerance": 1.5}, r"tolerance.*\[0, 1\), not 1.5"),
         (GOOD, {"init": start_from(F.normalize(GOOD[:5], dim=1), 20)}, r"init has levels \(5,\)"),
         (GOOD, {"init": start_from(F.normalize(GOOD[:8, :3], dim=1), 20), "levels": (8,)}, "dimension 3"),

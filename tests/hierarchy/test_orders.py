@@ -85,8 +85,9 @@ def test_steps_over_paths_equal_a_slow_loop() -> None:
 
 @pytest.mark.parametrize(("astray", "least"), [(1, 0.7), (8, 0.7), (20, 0.5)])
 def test_an_earlier_tree_that_no_longer_fits_is_clustered_again_from_its_prototypes(astray: int, least: float) -> None:
-    """One leaf of 24 without images is borne, 8 or 20 are not; the others keep their numbers and most of their images,
-    of which by chance one in 24 would keep its leaf. New leaves take images from the 4 that are left of 20 astray."""
+    """One leaf of 24 without images is filled, for 8 or 20 all are clustered again; the others keep their numbers and
+    most of their images, of which by chance one in 24 would keep its leaf. New leaves take images from the 4 that are
+    left of 20 astray."""
     features, _ = nested()
     earlier = hierarchical_kmeans(features, (24, 6), seed=1)
     fine = earlier.prototypes[0].clone()
@@ -94,7 +95,7 @@ def test_an_earlier_tree_that_no_longer_fits_is_clustered_again_from_its_prototy
     tree = hierarchical_kmeans(
         features, (24, 6), seed=2, init=replace(earlier, prototypes=(fine, earlier.prototypes[1]))
     )
-    assert int((tree.sizes(0) == 0).sum()) == int(astray == 1)
+    assert int(tree.sizes(0).min()) >= 1
     kept = earlier.leaves >= astray
     assert float((tree.leaves == earlier.leaves)[kept].float().mean()) > least
     coarse = tree.image_paths[:, 1] == earlier.image_paths[:, 1]
@@ -177,7 +178,7 @@ def test_as_many_leaves_as_rows_and_repeated_rows() -> None:
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ValueError, match="weighted is for order bottom-up"):
         HierarchicalKMeans(weighted=True)
-    with pytest.raises(ValueError, match="path_steps must be at least 0, not -1"):
+    with pytest.raises(ValueError, match="path_steps is -1, but must be at least 0"):
         HierarchicalKMeans(path_steps=-1)
-    with pytest.raises(ValueError, match="order must be bottom-up or top-down, not 'sideways'"):
+    with pytest.raises(ValueError, match="order is 'sideways', but must be one of bottom-up, top-down, ward"):
         hierarchical_kmeans(nested()[0], LEVELS, order="sideways")

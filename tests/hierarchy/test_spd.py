@@ -325,8 +325,8 @@ def test_the_generator_decides(random_tree: MakeTree) -> None:
         ({"leaves": torch.arange(4.0)}, "int64.*float32"),
         ({"leaves": torch.tensor([0, 1, 2, 20])}, r"0 … 19.*20"),
         ({"leaves": torch.tensor([0, -1, 2, 3])}, r"0 … 19.*-1"),
-        ({"negatives": 0}, "at least 1.*0"),
-        ({"sampling": "row"}, "batch, image.*'row'"),
+        ({"negatives": 0}, "negatives is 0, but must be at least 1"),
+        ({"sampling": "row"}, "'row', but must be one of batch, image"),
     ],
 )
 def test_bad_input_is_named(random_tree: MakeTree, change: dict[str, object], message: str) -> None:

@@ -2,87 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from hirl import ranks
 from hirl.methods.base import Plan
 
-PLAN = Plan(epochs=16, steps_per_epoch=4, batch_size=16, image_size=32)
+from ..small_methods import NAMES, small_arguments
+from . import rank_of_a_run
 
-SMALL: dict[str, dict[str, Any]] = {
-    "MoCoV2": {
-        "backbone": "resnet10t",
-        "backbone_args": {"channels": [8, 8, 16, 16]},
-        "dim": 12,
-        "queue_length": 32,
-        "momentum": 0.9,
-        "bn_splits": 2,
-        "lr": 0.3,
-    },
-    "SimSiam": {
-        "backbone": "resnet10t",
-        "backbone_args": {"channels": [8, 8, 16, 16]},
-        "dim": 24,
-        "predictor_hidden": 6,
-        "lr": 0.8,
-    },
-    "MoCoV3": {
-        "backbone": "vit_tiny_patch16_224",
-        "backbone_args": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
-        "dim": 24,
-        "hidden": 48,
-        "momentum": 0.9,
-        "warmup_epochs": 0.5,
-        "lr": 0.03,
-    },
-    "DINO": {
-        "backbone": "vit_tiny_patch16_224",
-        "backbone_args": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
-        "dim": 64,
-        "hidden": 48,
-        "prototypes": 40,
-        "local_crops": 3,
-        "frozen_epochs": 0.25,
-        "teacher_temperature": 0.05,
-        "teacher_temperature_epochs": 2,
-        "teacher_momentum": 0.9,
-        "warmup_epochs": 0.5,
-        "lr": 0.03,
-    },
-    "SwAV": {
-        "backbone": "resnet10t",
-        "backbone_args": {"channels": [8, 8, 16, 16]},
-        "dim": 24,
-        "hidden": 32,
-        "prototypes": 40,
-        "local_crops": 2,
-        "queue_length": 32,
-        "queue_epoch": 1,
-        "frozen_epochs": 0.25,
-        "warmup_epochs": 0.5,
-        "lr": 60.0,
-    },
-    "IBOT": {
-        "backbone": "vit_tiny_patch16_224",
-        "backbone_args": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
-        "dim": 64,
-        "hidden": 48,
-        "prototypes": 40,
-        "local_crops": 3,
-        "frozen_epochs": 0.25,
-        "teacher_temperature": 0.05,
-        "teacher_temperature_epochs": 2,
-        "teacher_momentum": 0.9,
-        "warmup_epochs": 0.5,
-        "lr": 0.03,
-    },
-}
+PLAN = Plan(epochs=16, steps_per_epoch=4, batch_size=16, image_size=32)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -94,6 +27,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes this process one of several: as_rank(1, of=3, mean=f), where f stands for what the others answer."""
+
+    def become(rank: int = 0, *, of: int = 2, **answers: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        world = ranks.Ranks(None)
+        vars(world).update(rank=rank, size=of, **answers)
+        monkeypatch.setattr(ranks, "world", lambda: world)
+
+    return become
+
+
 @pytest.fixture(scope="session")
 def plan() -> Plan:
     return PLAN
@@ -102,15 +47,9 @@ def plan() -> Plan:
 @pytest.fixture(scope="session")
 def small() -> dict[str, dict[str, Any]]:
     """Constructor arguments by class name."""
-    return SMALL
+    return {name: small_arguments(name) for name in NAMES}
 
 
 @pytest.fixture(scope="session")
 def run() -> ModuleType:
-    """rank_of_a_run.py as a module."""
-    spec = importlib.util.spec_from_file_location("rank_of_a_run", Path(__file__).parent / "rank_of_a_run.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return rank_of_a_run

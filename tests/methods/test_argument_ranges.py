@@ -14,7 +14,8 @@ from hirl import methods
 from hirl.methods.argument_ranges import ABOVE_0, AT_LEAST, FRACTIONS, check_ranges
 from hirl.methods.base import Plan
 
-NAMES = [name for name in methods.__all__ if name != "Method"]
+from ..small_methods import NAMES
+
 NUMBERS = [
     (name, argument)
     for name in NAMES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -15,17 +16,33 @@ from lightly.loss import DINOLoss
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 from torch import Tensor, nn
 
-from hirl.backbones import make_backbone
+from hirl.encoders.backbones import make_backbone
 from hirl.methods import DINO
 from hirl.methods.base import Plan
 from hirl.methods.dino import distillation
-from hirl.methods.parts import drop_path, ranks
+from hirl.methods.facts import Facts, LinearTraining
+from hirl.methods.parts import drop_path
 from hirl.methods.parts.heads import BottleneckHead, UnitLinear
+
+SMALL: dict[str, Any] = {
+    "backbone": "vit_tiny_patch16_224",
+    "backbone_args": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
+    "dim": 64,
+    "hidden": 48,
+    "prototypes": 40,
+    "local_crops": 3,
+    "frozen_epochs": 0.25,
+    "teacher_temperature": 0.05,
+    "teacher_temperature_epochs": 2,
+    "teacher_momentum": 0.9,
+    "warmup_epochs": 0.5,
+    "lr": 0.03,
+}
 
 
 @pytest.fixture
-def method(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> DINO:
-    built: DINO = run.built("DINO", small["DINO"], plan)
+def method(plan: Plan, run: ModuleType) -> DINO:
+    built: DINO = run.built("DINO", SMALL, plan)
     return built
 
 
@@ -176,13 +193,13 @@ def test_centre_follows_the_teachers_logits_of_the_global_views(method: DINO, pl
 
 
 def test_centre_follows_the_batches_of_all_ranks(
-    method: DINO, plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
+    method: DINO, plan: Plan, run: ModuleType, as_rank: Callable[..., None]
 ) -> None:
     views = run.random_views(method, plan)
     with torch.no_grad():
         _, logits = method.teacher(views[:2])
     other = torch.randn(method.prototypes)
-    monkeypatch.setattr(ranks, "mean", lambda mine: (mine + other) / 2)  # a second rank's mean is `other`
+    as_rank(mean=lambda mine: (mine + other) / 2)  # a second rank's mean is `other`
     run.train(method, [views])
     torch.testing.assert_close(method.centre, 0.1 * (logits.mean(0) + other) / 2)
 
@@ -257,10 +274,9 @@ def test_dropped_branches_are_gone_and_kept_ones_made_up_for() -> None:
     assert bool((path.eval()(torch.ones(8000, 3, 2)) == 1).all())
 
 
-def test_drop_path_does_not_depend_on_the_number_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drop_path_does_not_depend_on_the_number_of_ranks(as_rank: Callable[..., None]) -> None:
     def factors(world: int, rank: int) -> Tensor:
-        monkeypatch.setattr(ranks, "size", lambda: world)
-        monkeypatch.setattr(ranks, "rank", lambda: rank)
+        as_rank(rank, of=world)
         paths = [drop_path.DropPath(0.3), drop_path.DropPath(0.5)]
         torch.manual_seed(0)
         drop_path.draw(paths, 3, 8 // world, torch.device("cpu"))
@@ -330,10 +346,8 @@ def test_positions_of_local_crops_are_timms() -> None:
 
 
 @pytest.mark.parametrize("wanted", [False, True])
-def test_batch_norm_in_the_head_is_an_option(
-    wanted: bool, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
-    method = run.built("DINO", small["DINO"] | {"head_batch_norm": wanted}, plan)
+def test_batch_norm_in_the_head_is_an_option(wanted: bool, plan: Plan, run: ModuleType) -> None:
+    method = run.built("DINO", SMALL | {"head_batch_norm": wanted}, plan)
     for network in (method.student, method.teacher):
         kinds = [type(layer) for layer in network.head.mlp]
         assert kinds.count(nn.BatchNorm1d) == (2 if wanted else 0)
@@ -370,8 +384,27 @@ def test_local_crops_consist_of_patches(size: int, patch: int, local: int) -> No
         ({"local_crops": -1}, "local_crops is -1, but must be at least 0"),
     ],
 )
-def test_what_cannot_be_built(
-    changes: dict[str, Any], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_what_cannot_be_built(changes: dict[str, Any], message: str, plan: Plan, run: ModuleType) -> None:
     with pytest.raises(ValueError, match=message):
-        run.built("DINO", small["DINO"] | changes, plan)
+        run.built("DINO", SMALL | changes, plan)
+
+
+def test_z0_and_embed_come_from_the_stated_layers(method: DINO, plan: Plan, run: ModuleType) -> None:
+    run.train(method, [run.random_views(method, plan, seed) for seed in range(3)])  # so that copies differ
+    method.eval()
+    views = run.random_views(method, plan, seed=9)
+    with torch.no_grad():
+        output = method(views, [None] * len(views), 3)
+        for z0, network, view in ((output.z0, method.student, views[0]), (output.target_z0, method.teacher, views[1])):
+            torch.testing.assert_close(z0, network.head.mlp(network.backbone(view)))
+        torch.testing.assert_close(method.embed(views[1]), output.target_z0)
+        assert method.encoder is method.teacher.backbone
+
+
+def test_parts_of_a_batch_make_one_step(plan: Plan, run: ModuleType) -> None:
+    run.check_parts_make_one_step("DINO", SMALL | {"drop_path": 0.0}, plan)
+
+
+def test_facts() -> None:
+    linear = LinearTraining(lr=0.001, batch_size=1024, epochs=100, mean_patch=True)
+    assert DINO.facts == Facts(linear=linear, interpolation="bicubic", gradient_views=4)

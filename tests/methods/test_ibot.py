@@ -11,17 +11,34 @@ from lightly.loss import DINOLoss, IBOTPatchLoss
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hirl.backbones import tokens
-from hirl.data.views.masks import block_masks, uploaded_mask
+from hirl.data.views import BlockMask
+from hirl.data.views.masks import uploaded_mask
+from hirl.encoders.backbones import tokens
 from hirl.methods import DINO, IBOT
 from hirl.methods.base import Plan
+from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.ibot import Hidden, patch_distillation
+
+SMALL: dict[str, Any] = {
+    "backbone": "vit_tiny_patch16_224",
+    "backbone_args": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
+    "dim": 64,
+    "hidden": 48,
+    "prototypes": 40,
+    "local_crops": 3,
+    "frozen_epochs": 0.25,
+    "teacher_temperature": 0.05,
+    "teacher_temperature_epochs": 2,
+    "teacher_momentum": 0.9,
+    "warmup_epochs": 0.5,
+    "lr": 0.03,
+}
 
 
 @pytest.fixture
-def method(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> IBOT:
+def method(plan: Plan, run: ModuleType) -> IBOT:
     """With a teacher that differs from the student, centres and a mask token that are not 0."""
-    built: IBOT = run.built("IBOT", small["IBOT"], plan)
+    built: IBOT = run.built("IBOT", SMALL, plan)
     run.train(built, [run.random_views(built, plan, seed) for seed in range(3)])
     with torch.no_grad():
         built.mask_token.normal_()
@@ -33,7 +50,7 @@ def random_masks(method: IBOT, plan: Plan, seed: int = 0) -> list[Tensor | None]
     """As the views ask for them: on about half of the global crops."""
     samples = torch.arange(plan.batch_size).numpy()
     return [
-        None if view.mask is None else block_masks(view.mask, view.size, seed, 0, samples, number)
+        None if view.mask is None else view.mask.draw(view.size, seed, 0, samples, number)
         for number, view in enumerate(method.views(plan.image_size))
     ]
 
@@ -59,12 +76,12 @@ def test_published_settings() -> None:
     assert (views[0].scale, views[2].scale) == ((0.32, 1.0), (0.05, 0.32))
     assert [view.mask is not None for view in views] == [True] * 2 + [False] * 10
     mask = views[1].mask
-    assert mask is not None
+    assert isinstance(mask, BlockMask)
     assert (mask.patch, mask.probability, mask.ratio, mask.spread) == (16, 0.5, 0.3, 0.2)
 
 
-def test_masks_have_a_value_for_each_patch_of_the_backbone(small: dict[str, dict[str, Any]]) -> None:
-    mask = IBOT(**small["IBOT"]).views(32)[0].mask
+def test_masks_have_a_value_for_each_patch_of_the_backbone() -> None:
+    mask = IBOT(**SMALL).views(32)[0].mask
     assert mask is not None
     assert mask.patch == 8
 
@@ -147,11 +164,11 @@ def test_loss_is_the_mean_over_images(method: IBOT, plan: Plan, run: ModuleType)
     torch.testing.assert_close((halves[0].loss + halves[1].loss) / 2, together.loss)
 
 
-def test_hidden_patches_are_learned(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
+def test_hidden_patches_are_learned(plan: Plan, run: ModuleType) -> None:
     """By way of the total loss: with both losses the patches' falls further than with the crops' alone."""
     ends = []
     for learned in ("class_loss", "both"):
-        method: IBOT = run.built("IBOT", small["IBOT"], plan)
+        method: IBOT = run.built("IBOT", SMALL, plan)
         views, masks = run.random_views(method, plan), random_masks(method, plan)
         optimiser = torch.optim.AdamW(method.student.parameters(), lr=3e-3)
         for step in range(16):
@@ -226,10 +243,8 @@ def test_mask_token_stands_for_hidden_patches_alone(method: IBOT, plan: Plan, ru
     assert not bool(touched[images:].any())  # local crops are never masked
 
 
-def test_mask_token_starts_at_0_trains_decays_and_is_no_part_of_the_encoder(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
-    method: IBOT = run.built("IBOT", small["IBOT"], plan)
+def test_mask_token_starts_at_0_trains_decays_and_is_no_part_of_the_encoder(plan: Plan, run: ModuleType) -> None:
+    method: IBOT = run.built("IBOT", SMALL, plan)
     assert method.mask_token.shape == (1, 32)
     assert float(method.mask_token.detach().abs().max()) == 0
     decayed, _ = method.param_groups(method)
@@ -251,8 +266,8 @@ def test_mask_token_starts_at_0_trains_decays_and_is_no_part_of_the_encoder(
 # The centres
 
 
-def test_centres_follow_crops_and_all_patches(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
-    method: IBOT = run.built("IBOT", small["IBOT"], plan)
+def test_centres_follow_crops_and_all_patches(plan: Plan, run: ModuleType) -> None:
+    method: IBOT = run.built("IBOT", SMALL, plan)
     optimiser = method.optimiser(method.param_groups(method))
     views, masks = run.random_views(method, plan), random_masks(method, plan)
     expected = [torch.zeros(method.prototypes)] * 2
@@ -283,11 +298,9 @@ def masked_forward(method: IBOT, plan: Plan, generator: torch.Generator) -> None
     method([*views], [*masks, *[None] * (len(views) - 2)], 0).loss.backward()
 
 
-def test_patches_may_have_a_last_layer_of_their_own(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, generator: torch.Generator
-) -> None:
+def test_patches_may_have_a_last_layer_of_their_own(plan: Plan, run: ModuleType, generator: torch.Generator) -> None:
     """The option of the original: the layers before it are shared."""
-    method = run.built("IBOT", small["IBOT"] | {"shared_head": False}, plan)
+    method = run.built("IBOT", SMALL | {"shared_head": False}, plan)
     student, teacher = method.student, method.teacher
     assert student.own_patch_head is None
     assert student.patch_mlp is student.head.mlp
@@ -303,15 +316,13 @@ def test_patches_may_have_a_last_layer_of_their_own(
     assert all(layer.weight.grad is not None for layer in layers)
     method.before_update(0)
     assert all(layer.weight.grad is None for layer in layers)
-    shared = run.built("IBOT", small["IBOT"], plan)
+    shared = run.built("IBOT", SMALL, plan)
     more = method.prototypes * method.dim
     assert sum(w.numel() for w in student.parameters()) == sum(w.numel() for w in shared.student.parameters()) + more
 
 
-def test_patches_may_have_a_head_of_their_own(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, generator: torch.Generator
-) -> None:
-    method = run.built("IBOT", small["IBOT"] | {"separate_patch_head": True, "head_batch_norm": True}, plan)
+def test_patches_may_have_a_head_of_their_own(plan: Plan, run: ModuleType, generator: torch.Generator) -> None:
+    method = run.built("IBOT", SMALL | {"separate_patch_head": True, "head_batch_norm": True}, plan)
     student, teacher = method.student, method.teacher
     assert student.patch_mlp is not student.head.mlp
     assert student.patch_layer is not student.head.last_layer
@@ -345,10 +356,8 @@ def test_crops_of_equal_size_share_a_batch_and_the_teacher_sees_global_ones(
     assert len(method.student.drop_paths) == 2
 
 
-def test_global_and_local_crops_drop_their_own_paths(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
-    method: IBOT = run.built("IBOT", small["IBOT"] | {"drop_path": 0.5}, plan)
+def test_global_and_local_crops_drop_their_own_paths(plan: Plan, run: ModuleType) -> None:
+    method: IBOT = run.built("IBOT", SMALL | {"drop_path": 0.5}, plan)
     drawn: list[int] = []
     path = method.student.drop_paths[0]
     path.register_forward_pre_hook(lambda module, _: drawn.append(len(module.factors)))
@@ -357,8 +366,8 @@ def test_global_and_local_crops_drop_their_own_paths(
     assert drawn == [2 * plan.batch_size, 3 * plan.batch_size]
 
 
-def test_teacher_starts_as_a_copy_of_the_student(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
-    method: IBOT = run.built("IBOT", small["IBOT"], plan)
+def test_teacher_starts_as_a_copy_of_the_student(plan: Plan, run: ModuleType) -> None:
+    method: IBOT = run.built("IBOT", SMALL, plan)
     student, teacher = method.student.state_dict(), method.teacher.state_dict()
     assert student.keys() == teacher.keys()
     assert all(torch.equal(tensor, teacher[key]) for key, tensor in student.items())
@@ -381,8 +390,28 @@ def test_teacher_starts_as_a_copy_of_the_student(small: dict[str, dict[str, Any]
         ({"centre_momentum": 1.1}, "centre_momentum is 1.1, but must be between 0 and 1"),
     ],
 )
-def test_what_cannot_be_built(
-    changes: dict[str, Any], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_what_cannot_be_built(changes: dict[str, Any], message: str, plan: Plan, run: ModuleType) -> None:
     with pytest.raises(ValueError, match=message):
-        run.built("IBOT", small["IBOT"] | changes, plan)
+        run.built("IBOT", SMALL | changes, plan)
+
+
+def test_z0_and_embed_come_from_the_stated_layers(method: IBOT, plan: Plan, run: ModuleType) -> None:
+    run.train(method, [run.random_views(method, plan, seed) for seed in range(3)])  # so that copies differ
+    method.eval()
+    views = run.random_views(method, plan, seed=9)
+    with torch.no_grad():
+        output = method(views, [None] * len(views), 3)
+        for z0, network, view in ((output.z0, method.student, views[0]), (output.target_z0, method.teacher, views[1])):
+            torch.testing.assert_close(z0, network.head.mlp(network.backbone(view)))
+        torch.testing.assert_close(method.embed(views[1]), output.target_z0)
+        assert method.encoder is method.teacher.backbone
+
+
+def test_parts_of_a_batch_make_one_step(plan: Plan, run: ModuleType) -> None:
+    run.check_parts_make_one_step("IBOT", SMALL | {"drop_path": 0.0}, plan)
+
+
+def test_facts() -> None:
+    rates = tuple(n * 10.0**k for k in range(-4, 1) for n in range(1, 10))
+    linear = LinearTraining(lr=0.001, rates=rates, batch_size=1024, epochs=100, mean_patch=True)
+    assert IBOT.facts == Facts(linear=linear, interpolation="bicubic", gradient_views=4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -13,17 +14,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl.backbones import make_backbone
+from hirl.encoders.backbones import make_backbone
 from hirl.methods import MoCoV2
 from hirl.methods.base import Plan
+from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.moco_v2 import info_nce
-from hirl.methods.parts import ranks
 from hirl.methods.parts.split_batch_norm import SplitBatchNorm2d, split_batch_norm
+
+SMALL: dict[str, Any] = {
+    "backbone": "resnet10t",
+    "backbone_args": {"channels": [8, 8, 16, 16]},
+    "dim": 12,
+    "queue_length": 32,
+    "momentum": 0.9,
+    "bn_splits": 2,
+    "lr": 0.3,
+}
 
 
 @pytest.fixture
-def method(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> MoCoV2:
-    built: MoCoV2 = run.built("MoCoV2", small["MoCoV2"], plan)
+def method(plan: Plan, run: ModuleType) -> MoCoV2:
+    built: MoCoV2 = run.built("MoCoV2", SMALL, plan)
     return built
 
 
@@ -118,11 +129,9 @@ def test_queue_is_part_of_the_state(method: MoCoV2) -> None:
 
 
 @pytest.mark.parametrize(("length", "fitting"), [(40, 32), (8, 16), (41, 48)])
-def test_queue_that_the_batch_does_not_divide(
-    length: int, fitting: int, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_queue_that_the_batch_does_not_divide(length: int, fitting: int, plan: Plan, run: ModuleType) -> None:
     with pytest.raises(ValueError, match=rf"queue_length is {length}, .* batch of 16 .*: {fitting} fits"):
-        run.built("MoCoV2", small["MoCoV2"] | {"queue_length": length}, plan)
+        run.built("MoCoV2", SMALL | {"queue_length": length}, plan)
 
 
 # The key encoder
@@ -224,7 +233,7 @@ def test_keys_are_normalised_in_shuffled_groups(method: MoCoV2, plan: Plan, run:
 
 
 def test_keys_are_shuffled_over_the_images_of_all_ranks(
-    method: MoCoV2, plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
+    method: MoCoV2, plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch, as_rank: Callable[..., None]
 ) -> None:
     images = run.random_views(method, plan)[1]
     embedded: list[Tensor] = []
@@ -234,19 +243,17 @@ def test_keys_are_shuffled_over_the_images_of_all_ranks(
         return torch.zeros(len(mine), method.dim)
 
     monkeypatch.setattr(method, "embed", embed)
-    monkeypatch.setattr(ranks, "size", lambda: 2)
-    monkeypatch.setattr(ranks, "joined", lambda mine: images if mine.ndim == 4 else mine.repeat(2, 1))
-    monkeypatch.setattr(ranks, "first", lambda order: order)
+    answers = {"joined": lambda mine: images if mine.ndim == 4 else mine.repeat(2, 1), "first": lambda order: order}
     for rank in range(2):
-        monkeypatch.setattr(ranks, "rank", lambda rank=rank: rank)
+        as_rank(rank, of=2, **answers)
         torch.manual_seed(3)
         method._keys(images.chunk(2)[rank])
     torch.manual_seed(3)
     assert torch.equal(torch.cat(embedded), images[torch.randperm(plan.batch_size)])
 
 
-def test_one_group_is_plain_batch_norm(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
-    method: MoCoV2 = run.built("MoCoV2", small["MoCoV2"] | {"bn_splits": 1}, plan)
+def test_one_group_is_plain_batch_norm(plan: Plan, run: ModuleType) -> None:
+    method: MoCoV2 = run.built("MoCoV2", SMALL | {"bn_splits": 1}, plan)
     assert not any(isinstance(module, SplitBatchNorm2d) for module in method.modules())
     views = run.random_views(method, plan)
     twin = copy.deepcopy(method.key)
@@ -254,18 +261,80 @@ def test_one_group_is_plain_batch_norm(small: dict[str, dict[str, Any]], plan: P
 
 
 @pytest.mark.parametrize(("splits", "fitting"), [(3, 2), (0, 1), (16, 8), (6, 4)])
-def test_groups_that_the_batch_does_not_make(
-    splits: int, fitting: int, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_groups_that_the_batch_does_not_make(splits: int, fitting: int, plan: Plan, run: ModuleType) -> None:
     with pytest.raises(ValueError, match=rf"bn_splits is {splits}, .* batch of 16 images .*: {fitting} fits"):
-        run.built("MoCoV2", small["MoCoV2"] | {"bn_splits": splits}, plan)
+        run.built("MoCoV2", SMALL | {"bn_splits": splits}, plan)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"), [({"momentum": 1.5}, "momentum is 1.5"), ({"temperature": 0.0}, "above 0")]
 )
-def test_values_out_of_range(
-    changes: dict[str, float], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_values_out_of_range(changes: dict[str, float], message: str, plan: Plan, run: ModuleType) -> None:
     with pytest.raises(ValueError, match=message):
-        run.built("MoCoV2", small["MoCoV2"] | changes, plan)
+        run.built("MoCoV2", SMALL | changes, plan)
+
+
+def test_z0_and_embed_come_from_the_stated_layers(method: MoCoV2, plan: Plan, run: ModuleType) -> None:
+    run.train(method, [run.random_views(method, plan, seed) for seed in range(3)])  # so that copies differ
+    method.eval()
+    views = run.random_views(method, plan, seed=9)
+    with torch.no_grad():
+        output = method(views, [None] * 2, 3)
+        for z0, network, view in ((output.z0, method.query, views[0]), (output.target_z0, method.key, views[1])):
+            layers = network.get_submodule("head").layers
+            assert isinstance(layers, nn.Sequential)
+            assert [type(layer) for layer in layers] == [nn.Linear, nn.ReLU, nn.Linear]
+            torch.testing.assert_close(z0, layers(network.get_submodule("backbone")(view)))
+        torch.testing.assert_close(method.embed(views[1]), output.target_z0)
+
+
+def test_parts_of_a_batch_make_one_step(plan: Plan, run: ModuleType) -> None:
+    """With batch norm, parts are other groups: the network has none."""
+    vit = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    changes = {"bn_splits": 1, "backbone": "vit_tiny_patch16_224", "backbone_args": vit}
+    run.check_parts_make_one_step("MoCoV2", SMALL | changes, plan)
+
+
+@pytest.fixture(scope="module")
+def both(
+    plan: Plan, run: ModuleType, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What one process got, and each of two, by the number of groups."""
+    tasks = {str(splits): ("MoCoV2", SMALL | {"bn_splits": splits}) for splits in (1, 2, 4)}
+    found: tuple[dict[str, Any], list[dict[str, Any]]] = run.alone_and_together(
+        tasks, plan, tmp_path_factory.mktemp("group")
+    )
+    return found
+
+
+@pytest.mark.parametrize("splits", [2, 4])
+def test_two_processes_form_the_groups_of_one(
+    splits: int, both: tuple[dict[str, Any], list[dict[str, Any]]], run: ModuleType
+) -> None:
+    """One group per rank, or two."""
+    run.check_two_as_one(both[0][str(splits)], [rank[str(splits)] for rank in both[1]])
+
+
+def test_groups_that_ranks_cannot_form_are_refused(both: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+    """One group over two ranks would be another method: synchronised batch norm, which lets keys leak."""
+    for rank in both[1]:
+        assert "bn_splits is 1, but must be a multiple of the 2 ranks" in rank["1"]["error"]
+        assert "2 fits" in rank["1"]["error"]
+
+
+def test_facts() -> None:
+    linear = LinearTraining(lr=30.0, batch_size=256, epochs=100, milestones=(60, 80), factor=0.1)
+    assert MoCoV2.facts == Facts(linear=linear, time=1.0, gradient_views=1)
+
+
+@pytest.mark.parametrize(
+    ("images", "batch_size", "expected"),
+    [
+        (19_999, 256, {"backbone": "resnet18", "queue_length": 1024, "momentum": 0.99, "temperature": 0.1}),
+        (20_000, 128, {"backbone": "resnet50", "queue_length": 1024, "momentum": 0.999, "temperature": 0.2}),
+        (5_000_000, 8, {"queue_length": 65536, "bn_splits": 4}),
+    ],
+)
+def test_settings_follow_the_number_of_images(images: int, batch_size: int, expected: dict[str, Any]) -> None:
+    found = MoCoV2.for_images(images, batch_size).arguments
+    assert {name: found[name] for name in expected} == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -12,19 +13,30 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hirl.backbones import make_backbone
+from hirl.encoders.backbones import make_backbone
 from hirl.methods import MoCoV3
 from hirl.methods.base import Plan
-from hirl.methods.moco_v3 import contrast, fix_patches, mlp
-from hirl.methods.parts import ranks
+from hirl.methods.facts import Facts, LinearTraining
+from hirl.methods.moco_v3 import contrast, fix_patches
+from hirl.methods.parts.mlp import MLP
 from hirl.methods.parts.sync_batch_norm import SyncBatchNorm
 
 TINY: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
 
+SMALL: dict[str, Any] = {
+    "backbone": "vit_tiny_patch16_224",
+    "backbone_args": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2},
+    "dim": 24,
+    "hidden": 48,
+    "momentum": 0.9,
+    "warmup_epochs": 0.5,
+    "lr": 0.03,
+}
+
 
 @pytest.fixture
-def method(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> MoCoV3:
-    built: MoCoV3 = run.built("MoCoV3", small["MoCoV3"], plan)
+def method(plan: Plan, run: ModuleType) -> MoCoV3:
+    built: MoCoV3 = run.built("MoCoV3", SMALL, plan)
     return built
 
 
@@ -51,10 +63,9 @@ def test_loss_against_a_slow_one(generator: torch.Generator, temperature: float)
     assert float(accuracy) == pytest.approx(sum(i == place for i, place in enumerate(nearest)) / 6)
 
 
-def test_queries_meet_the_keys_of_all_ranks(generator: torch.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_meet_the_keys_of_all_ranks(generator: torch.Generator, as_rank: Callable[..., None]) -> None:
     queries, keys = (torch.randn(6, 4, generator=generator) for _ in range(2))
-    monkeypatch.setattr(ranks, "size", lambda: 3)
-    monkeypatch.setattr(ranks, "rank", lambda: 1)
+    as_rank(1, of=3)
     loss, _ = contrast(queries[2:4], keys, 0.2)
     assert float(loss) == pytest.approx(slow_contrast(queries[2:4], keys, 0.2, first=2), rel=1e-5)
 
@@ -109,17 +120,15 @@ def test_heads_have_batch_norm_everywhere_and_no_affine_part_at_their_end(method
         assert [norm.affine for norm in norms] == [True] * (len(norms) - 1) + [False]
 
 
-def test_batch_norm_is_over_all_ranks(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ranks, "size", lambda: 2)
-    modules = run.built("MoCoV3", small["MoCoV3"], plan).modules()
+def test_batch_norm_is_over_all_ranks(plan: Plan, run: ModuleType, as_rank: Callable[..., None]) -> None:
+    as_rank(of=2)
+    modules = run.built("MoCoV3", SMALL, plan).modules()
     norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     assert {type(norm) for norm in norms} == {SyncBatchNorm}
 
 
 def test_outputs_are_centred_over_the_batch() -> None:
-    outputs = mlp(6, 20, 5)(torch.randn(50, 6))
+    outputs = MLP(6, 20, 5, output_norm=True)(torch.randn(50, 6))
     torch.testing.assert_close(outputs.mean(0), torch.zeros(5), atol=1e-5, rtol=0)
     torch.testing.assert_close(outputs.var(0, correction=0), torch.ones(5), atol=1e-2, rtol=0)
 
@@ -197,11 +206,9 @@ def test_positions_and_patches_never_move(method: MoCoV3, plan: Plan, run: Modul
     )  # all else did
 
 
-def test_other_image_sizes_get_resampled_positions(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_other_image_sizes_get_resampled_positions(plan: Plan, run: ModuleType) -> None:
     larger = dataclasses.replace(plan, image_size=48)
-    method: MoCoV3 = run.built("MoCoV3", small["MoCoV3"], larger)
+    method: MoCoV3 = run.built("MoCoV3", SMALL, larger)
     output = method(run.random_views(method, larger), [None, None], 0)
     assert output.z0.shape == (plan.batch_size, method.dim)
 
@@ -264,11 +271,9 @@ def test_adamw_decays_every_weight(method: MoCoV3) -> None:
     assert group.get("wd_scale", 1) == 1
 
 
-def test_a_convolutional_stem_is_trained_and_its_positions_are_not(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_a_convolutional_stem_is_trained_and_its_positions_are_not(plan: Plan, run: ModuleType) -> None:
     changes = {"backbone": "vit_tiny_r_s16_p8_224", "backbone_args": TINY | {"patch_size": 2}}
-    encoder = run.built("MoCoV3", small["MoCoV3"] | changes, plan).encoder
+    encoder = run.built("MoCoV3", SMALL | changes, plan).encoder
     assert all(weight.requires_grad for weight in encoder.patch_embed.parameters())
     assert not encoder.pos_embed.requires_grad
 
@@ -292,13 +297,31 @@ def test_a_convolutional_stem_is_trained_and_its_positions_are_not(
         ({"temperature": 0.0}, "temperature is 0.0, but must be above 0"),
     ],
 )
-def test_what_cannot_be_built(
-    changes: dict[str, Any], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_what_cannot_be_built(changes: dict[str, Any], message: str, plan: Plan, run: ModuleType) -> None:
     with pytest.raises(ValueError, match=message):
-        run.built("MoCoV3", small["MoCoV3"] | changes, plan)
+        run.built("MoCoV3", SMALL | changes, plan)
 
 
-def test_a_batch_with_nothing_to_contrast(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
-    with pytest.raises(ValueError, match="a batch of 1 image has nothing to contrast with"):
-        run.built("MoCoV3", small["MoCoV3"], dataclasses.replace(plan, batch_size=1))
+def test_a_batch_with_nothing_to_contrast(plan: Plan, run: ModuleType) -> None:
+    with pytest.raises(ValueError, match="batch_size is 1, but must be at least 2"):
+        run.built("MoCoV3", SMALL, dataclasses.replace(plan, batch_size=1))
+
+
+def test_z0_and_embed_come_from_the_stated_layers(method: MoCoV3, plan: Plan, run: ModuleType) -> None:
+    run.train(method, [run.random_views(method, plan, seed) for seed in range(3)])  # so that copies differ
+    method.eval()
+    views = run.random_views(method, plan, seed=9)
+    with torch.no_grad():
+        output = method(views, [None] * 2, 3)
+        hidden = [nn.Linear, nn.BatchNorm1d, nn.ReLU]
+        for z0, network, view in ((output.z0, method.query, views[0]), (output.target_z0, method.key, views[1])):
+            layers = network.projector.layers
+            assert isinstance(layers, nn.Sequential)
+            assert [type(layer) for layer in layers] == [*hidden, *hidden, nn.Linear, nn.BatchNorm1d]
+            torch.testing.assert_close(z0, layers(network.backbone(view)))
+        torch.testing.assert_close(method.embed(views[1]), output.target_z0)
+        assert method.encoder is method.query.backbone
+
+
+def test_facts() -> None:
+    assert MoCoV3.facts == Facts(linear=LinearTraining(lr=3.0, batch_size=1024, epochs=90), cascade_lr=1.6e-4)

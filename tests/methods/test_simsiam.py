@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -14,14 +15,22 @@ from torch import Tensor, nn
 
 from hirl.methods import MoCoV2, SimSiam
 from hirl.methods.base import Plan
-from hirl.methods.parts import ranks
+from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.parts.sync_batch_norm import SyncBatchNorm
 from hirl.methods.simsiam import prediction_loss, spread
 
+SMALL: dict[str, Any] = {
+    "backbone": "resnet10t",
+    "backbone_args": {"channels": [8, 8, 16, 16]},
+    "dim": 24,
+    "predictor_hidden": 6,
+    "lr": 0.8,
+}
+
 
 @pytest.fixture
-def method(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> SimSiam:
-    built: SimSiam = run.built("SimSiam", small["SimSiam"], plan)
+def method(plan: Plan, run: ModuleType) -> SimSiam:
+    built: SimSiam = run.built("SimSiam", SMALL, plan)
     return built
 
 
@@ -136,17 +145,15 @@ def test_predictor_is_a_bottleneck_with_a_plain_output(method: SimSiam) -> None:
     assert [name for name, _ in last.named_parameters()] == ["weight", "bias"]
 
 
-def test_hidden_layers_have_the_given_width(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
-    method: SimSiam = run.built("SimSiam", small["SimSiam"] | {"hidden": 20}, plan)
+def test_hidden_layers_have_the_given_width(plan: Plan, run: ModuleType) -> None:
+    method: SimSiam = run.built("SimSiam", SMALL | {"hidden": 20}, plan)
     linear = [layer for layer in layers_of(method.network.get_submodule("projector")) if isinstance(layer, nn.Linear)]
     assert [layer.out_features for layer in linear] == [20, 20, method.dim]
 
 
-def test_batch_norm_is_over_all_ranks(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ranks, "size", lambda: 2)
-    modules = run.built("SimSiam", small["SimSiam"], plan).modules()
+def test_batch_norm_is_over_all_ranks(plan: Plan, run: ModuleType, as_rank: Callable[..., None]) -> None:
+    as_rank(of=2)
+    modules = run.built("SimSiam", SMALL, plan).modules()
     norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     assert {type(norm) for norm in norms} == {SyncBatchNorm}
 
@@ -213,13 +220,29 @@ def test_sgd_decays_every_weight(method: SimSiam) -> None:
         ({"predictor_hidden": 0}, "predictor_hidden is 0, but"),
     ],
 )
-def test_widths_out_of_range(
-    changes: dict[str, Any], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_widths_out_of_range(changes: dict[str, Any], message: str, plan: Plan, run: ModuleType) -> None:
     with pytest.raises(ValueError, match=message):
-        run.built("SimSiam", small["SimSiam"] | changes, plan)
+        run.built("SimSiam", SMALL | changes, plan)
 
 
-def test_a_batch_too_small_for_batch_norm(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> None:
-    with pytest.raises(ValueError, match="a batch of 1 image is too small for batch norm"):
-        run.built("SimSiam", small["SimSiam"], dataclasses.replace(plan, batch_size=1))
+def test_a_batch_too_small_for_batch_norm(plan: Plan, run: ModuleType) -> None:
+    with pytest.raises(ValueError, match="batch_size is 1, but must be at least 2 for batch norm"):
+        run.built("SimSiam", SMALL, dataclasses.replace(plan, batch_size=1))
+
+
+def test_z0_and_embed_come_from_the_stated_layers(method: SimSiam, plan: Plan, run: ModuleType) -> None:
+    run.train(method, [run.random_views(method, plan, seed) for seed in range(3)])  # so that copies differ
+    method.eval()
+    views = run.random_views(method, plan, seed=9)
+    with torch.no_grad():
+        output = method(views, [None] * 2, 3)
+        projector = nn.Sequential(*layers_of(method.network.get_submodule("projector")))
+        hidden = [nn.Linear, nn.BatchNorm1d, nn.ReLU]
+        assert [type(layer) for layer in projector] == [*hidden, *hidden, nn.Linear, nn.BatchNorm1d]
+        for z0, view in ((output.z0, views[0]), (output.target_z0, views[1])):
+            torch.testing.assert_close(z0, projector(method.network.get_submodule("backbone")(view)))
+            torch.testing.assert_close(method.embed(view), z0)
+
+
+def test_facts() -> None:
+    assert SimSiam.facts == Facts(linear=LinearTraining(optimiser="lars", lr=0.1, batch_size=4096, epochs=90))

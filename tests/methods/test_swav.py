@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -16,16 +17,30 @@ from torch import Tensor, nn
 
 from hirl.methods import SwAV
 from hirl.methods.base import Plan
-from hirl.methods.parts import ranks
+from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.parts.cross_view import cross_view_entropy
 from hirl.methods.parts.lars import LARS
 from hirl.methods.parts.sync_batch_norm import SyncBatchNorm
 from hirl.methods.swav import sinkhorn
 
+SMALL: dict[str, Any] = {
+    "backbone": "resnet10t",
+    "backbone_args": {"channels": [8, 8, 16, 16]},
+    "dim": 24,
+    "hidden": 32,
+    "prototypes": 40,
+    "local_crops": 2,
+    "queue_length": 32,
+    "queue_epoch": 1,
+    "frozen_epochs": 0.25,
+    "warmup_epochs": 0.5,
+    "lr": 60.0,
+}
+
 
 @pytest.fixture
-def method(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> SwAV:
-    built: SwAV = run.built("SwAV", small["SwAV"], plan)
+def method(plan: Plan, run: ModuleType) -> SwAV:
+    built: SwAV = run.built("SwAV", SMALL, plan)
     return built
 
 
@@ -110,14 +125,14 @@ def test_assignments_use_all_prototypes_alike(generator: torch.Generator) -> Non
 
 
 def test_assignments_are_balanced_over_the_rows_of_all_ranks(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch
+    generator: torch.Generator, as_rank: Callable[..., None]
 ) -> None:
     """With one round the other rank's sums are known beforehand."""
     scores = 2 * torch.rand(2, 12, 5, generator=generator) - 1
     joint = sinkhorn(scores, epsilon=0.05, iterations=1)
     mine, other = scores.chunk(2, dim=1)
     others = ((other - 1) / 0.05).exp().sum(1)
-    monkeypatch.setattr(ranks, "mean", lambda sums: (sums + others) / 2)
+    as_rank(mean=lambda sums: (sums + others) / 2)
     torch.testing.assert_close(sinkhorn(mine, epsilon=0.05, iterations=1), joint[:, :6])
 
 
@@ -138,11 +153,9 @@ def test_prototypes_have_unit_length_before_every_step_and_no_bias(method: SwAV,
     assert [name for name, _ in method.prototype_layer.named_parameters()] == ["weight"]
 
 
-def test_prototypes_keep_still_in_the_first_epoch(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_prototypes_keep_still_in_the_first_epoch(plan: Plan, run: ModuleType) -> None:
     """Neither gradient nor decay nor momentum moves them; the network learns meanwhile."""
-    method: SwAV = run.built("SwAV", small["SwAV"] | {"frozen_epochs": 0.5, "weight_decay": 0.1}, plan)
+    method: SwAV = run.built("SwAV", SMALL | {"frozen_epochs": 0.5, "weight_decay": 0.1}, plan)
     optimiser = method.optimiser(method.param_groups(method))
     weight, first = method.prototype_layer.weight, method.prototype_layer.weight.detach().clone()
     network = next(method.network.parameters()).detach().clone()
@@ -161,11 +174,9 @@ def test_projector_is_two_layers_with_batch_norm_between(method: SwAV) -> None:
     assert sum(isinstance(layer, nn.BatchNorm1d) for layer in method.network.head.modules()) == 1
 
 
-def test_batch_norm_of_the_embeddings_is_an_option(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_batch_norm_of_the_embeddings_is_an_option(plan: Plan, run: ModuleType) -> None:
     assert not SwAV().head_batch_norm
-    method = run.built("SwAV", small["SwAV"] | {"head_batch_norm": True}, plan)
+    method = run.built("SwAV", SMALL | {"head_batch_norm": True}, plan)
     z0 = method.network(run.random_views(method, plan)).detach()
     torch.testing.assert_close(z0.mean(0), torch.zeros(24), rtol=0, atol=1e-5)
     torch.testing.assert_close(z0.std(0, correction=0), torch.ones(24), rtol=0, atol=0.01)
@@ -183,11 +194,9 @@ def test_crops_of_equal_size_share_a_batch_and_all_share_the_projectors(
     assert shapes == [(32, 3, 32, 32), (32, 3, 16, 16), (64, 16)]
 
 
-def test_batch_norm_is_over_all_ranks(
-    small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ranks, "size", lambda: 2)
-    modules = run.built("SwAV", small["SwAV"], plan).modules()
+def test_batch_norm_is_over_all_ranks(plan: Plan, run: ModuleType, as_rank: Callable[..., None]) -> None:
+    as_rank(of=2)
+    modules = run.built("SwAV", SMALL, plan).modules()
     norms = [module for module in modules if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     assert {type(norm) for norm in norms} == {SyncBatchNorm}
 
@@ -202,9 +211,9 @@ def test_residual_branches_start_open(method: SwAV) -> None:
 
 
 @pytest.fixture
-def queued(small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> SwAV:
+def queued(plan: Plan, run: ModuleType) -> SwAV:
     """32 places from epoch 1, the fifth step, on: it is full after the sixth."""
-    built: SwAV = run.built("SwAV", small["SwAV"] | {"queue_length": 32, "queue_epoch": 1}, plan)
+    built: SwAV = run.built("SwAV", SMALL | {"queue_length": 32, "queue_epoch": 1}, plan)
     return built
 
 
@@ -287,8 +296,26 @@ def test_lars_scales_and_decays_every_weight(method: SwAV) -> None:
         ({"local_size": 0}, "local_size is 0, but must be at least 1"),
     ],
 )
-def test_what_cannot_be_built(
-    changes: dict[str, Any], message: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
-) -> None:
+def test_what_cannot_be_built(changes: dict[str, Any], message: str, plan: Plan, run: ModuleType) -> None:
     with pytest.raises(ValueError, match=message):
-        run.built("SwAV", small["SwAV"] | changes, plan)
+        run.built("SwAV", SMALL | changes, plan)
+
+
+def test_z0_and_embed_come_from_the_stated_layers(method: SwAV, plan: Plan, run: ModuleType) -> None:
+    run.train(method, [run.random_views(method, plan, seed) for seed in range(3)])  # so that copies differ
+    method.eval()
+    views = run.random_views(method, plan, seed=9)
+    with torch.no_grad():
+        output = method(views, [None] * len(views), 3)
+        layers = method.network.head.layers
+        assert isinstance(layers, nn.Sequential)
+        assert [type(layer) for layer in layers] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
+        for z0, view in ((output.z0, views[0]), (output.target_z0, views[1])):
+            torch.testing.assert_close(z0, layers(method.network.backbone(view)))
+            torch.testing.assert_close(method.embed(view), z0)
+        assert method.encoder is method.network.backbone
+
+
+def test_facts() -> None:
+    linear = LinearTraining(lr=0.3, weight_decay=1e-6, batch_size=256, epochs=100)
+    assert SwAV.facts == Facts(linear=linear, online_assignment=True, gradient_views=4)

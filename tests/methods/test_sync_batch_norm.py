@@ -11,30 +11,28 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hirl.backbones import make_backbone
-from hirl.methods.parts import ranks
+from hirl.encoders.backbones import make_backbone
 from hirl.methods.parts.sync_batch_norm import SyncBatchNorm, synchronise_batch_norm
 
 WORLD = 2
 
 
 @pytest.fixture
-def two_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_ranks(as_rank: Callable[..., None]) -> None:
     """Two threads stand for two processes: each hands in its tensor, waits, and takes the mean."""
     barrier = threading.Barrier(WORLD, timeout=30)
     handed: dict[int, Tensor] = {}
 
     def mean(mine: Tensor) -> Tensor:
-        handed[threading.get_ident()] = mine.clone()
+        handed[threading.get_ident()] = mine
         barrier.wait()
         average = torch.stack(list(handed.values())).mean(0)
         if barrier.wait() == 0:
             handed.clear()
         barrier.wait()
-        return mine.copy_(average)
+        return average
 
-    monkeypatch.setattr(ranks, "size", lambda: WORLD)
-    monkeypatch.setattr(ranks, "mean", mean)
+    as_rank(of=WORLD, mean=mean)
 
 
 def random_norm(kind: Callable[..., nn.Module], affine: bool, generator: torch.Generator) -> nn.Module:

@@ -1,4 +1,4 @@
-"""The published views of the six methods, sized to the images."""
+"""The published views of the methods, sized to the images."""
 
 from __future__ import annotations
 
@@ -7,32 +7,35 @@ from typing import Any
 import pytest
 from torch import nn
 
-from hirl import backbones, methods
+from hirl.encoders import backbones
 from hirl.methods import DINO, IBOT, Method, MoCoV2, MoCoV3, SwAV
 
-NAMES = [name for name in methods.__all__ if name != "Method"]
-VIEWS = {"SwAV": 8, "DINO": 12, "IBOT": 12}  # per image; 2 in the others
+from ..small_methods import METHODS, NAMES
+
+PATCHED = [name for name, kind in METHODS.items() if backbones.patch_size(kind().backbone_outline)]
+CROPPED = [name for name, kind in METHODS.items() if "local_crops" in kind().arguments]
 
 
 def with_patches(name: str, patch: int, **arguments: Any) -> Method:
-    if name in ("DINO", "IBOT", "MoCoV3"):
+    if name in PATCHED:
         arguments["backbone_args"] = {"img_size": 224, "patch_size": patch}
-    method: Method = getattr(methods, name)(**arguments)
-    return method
+    return METHODS[name](**arguments)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("size", "local"), [(32, 16), (64, 24), (96, 40), (224, 96)])
 def test_sizes_masks_and_blur(name: str, size: int, local: int) -> None:
-    views = with_patches(name, 8).views(size)
-    assert [view.size for view in views[:2]] == [size, size]
-    assert all(view.size == local and view.mask is None for view in views[2:])
-    assert len(views) == VIEWS.get(name, 2)
-    assert any(view.blur is not None for view in views) == (size >= 64)
-    assert all((view.mask is not None) == (name == "IBOT") for view in views[:2])
+    """Global views first, then local ones, which are never masked; small images would be erased by blur."""
+    method = with_patches(name, 8)
+    views = method.views(size)
+    crops = method.arguments.get("local_crops", 0)
+    assert len(views) > crops
+    assert [view.size for view in views] == [size] * (len(views) - crops) + [local] * crops
+    assert all(view.mask is None for view in views if view.size < size)
+    assert size >= 64 or all(view.blur is None for view in views)
 
 
-@pytest.mark.parametrize("name", ["SwAV", "DINO", "IBOT"])
+@pytest.mark.parametrize("name", CROPPED)
 def test_number_and_size_of_local_crops_are_arguments(name: str) -> None:
     views = with_patches(name, 8, local_crops=3, local_size=16).views(64)
     assert [view.size for view in views] == [64, 64, 16, 16, 16]
@@ -45,7 +48,7 @@ def test_published_figures() -> None:
     assert [view.blur.probability for view in DINO().views(224)[:3] if view.blur] == [1.0, 0.1, 0.5]
 
 
-@pytest.mark.parametrize("name", ["DINO", "IBOT", "MoCoV3"])
+@pytest.mark.parametrize("name", PATCHED)
 def test_a_size_that_cuts_patches_is_refused_before_building(name: str) -> None:
     with pytest.raises(ValueError, match="views of 50 pixels do not consist of whole patches of 16 pixels"):
         with_patches(name, 16).views(50)

@@ -12,16 +12,11 @@ import torch
 import hirl
 from hirl.methods.base import Plan
 
+from ..small_methods import METHODS, title
+
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "methods.md").read_text(encoding="utf-8")
-RECIPES = {
-    "MoCo v2": "moco_v2",
-    "SimSiam": "simsiam",
-    "SwAV": "swav",
-    "MoCo v3": "moco_v3",
-    "DINO": "dino",
-    "iBOT": "ibot",
-}
+RECIPES = {title(name): kind.__module__.rpartition(".")[2] for name, kind in METHODS.items()}
 IMAGES = 1_281_167
 ABSENT = "–"
 
@@ -33,7 +28,7 @@ def table(heading: str) -> list[list[str]]:
 
 
 COMPARED = table("| setting | paper or official code | ours |")
-VALUES = table(f"| | {' | '.join(RECIPES)} |")
+VALUES = table("| | MoCo v2 | ")
 TASKS = {match for file in TESTS.rglob("test_*.py") for match in re.findall(r"^def (test_\w+)", file.read_text(), re.M)}
 
 
@@ -54,7 +49,7 @@ def values_of(name: str) -> dict[str, Any]:
     method.plan = plan
     first, last = method.rates(0), method.rates(plan.steps)
     optimiser = method.optimiser([{"params": [torch.nn.Parameter(torch.zeros(2))]}])
-    resolved = hierarchy.resolved(IMAGES, plan.epochs)
+    resolved = hierarchy.resolve(IMAGES, plan.epochs)
     return {
         **{name: options[name] for name in ("epochs", "batch_size")},
         **{name: getattr(resolved, name) for name in ("levels", "negatives", "head_layers", "start_epoch")},
@@ -69,7 +64,7 @@ def values_of(name: str) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("column", RECIPES)
+@pytest.mark.parametrize("column", VALUES[0][1:])
 def test_each_value_is_that_of_the_recipe(column: str) -> None:
     values, place = values_of(RECIPES[column]), VALUES[0].index(column)
     assert len(VALUES) > 20

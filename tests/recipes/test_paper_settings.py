@@ -1,4 +1,4 @@
-"""The ImageNet recipes: every value as in the paper's tables, and two real steps at full size."""
+"""The ImageNet recipes: every value as in the paper's tables, the size of the networks, and two real steps."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import hirl
+from hirl import Run
 from hirl.methods.base import Method, Plan
 
 IMAGES = 1_281_167
@@ -37,6 +38,7 @@ class Row:
     weight_decay: tuple[float, float]  # at the first and at the last step
     sizes: tuple[int, ...]  # of the views
     arguments: dict[str, Any]  # all others of the method; learning rates are for 256 images
+    assign: str = "stored"
 
 
 DISTILLED = {
@@ -74,7 +76,7 @@ PAPER = {
                 SIX, {"prototypes": 3000, "epsilon": 0.05, "iterations": 3, "temperature": 0.1, "frozen_epochs": 1,
                       "queue_length": 0, "queue_epoch": 15, "hidden": 2048, "head_batch_norm": False,
                       "local_crops": 6, "local_size": 96, "sgd_momentum": 0.9, "lr": 4.8 / 16, "start_lr": 0.3 / 16,
-                      "final_lr": 4.8e-3 / 16, "warmup_epochs": 10, "weight_decay": 1e-6}),
+                      "final_lr": 4.8e-3 / 16, "warmup_epochs": 10, "weight_decay": 1e-6}, "step"),
     "moco_v3": Row("MoCoV3", VIT, 256, BROAD, 100, 5, 20, 400, 4096, "AdamW", 0.0, 1.6e-3, 0.0, 40, (0.1, 0.1),
                    PAIR, {"momentum": 0.99, "temperature": 0.2, "hidden": 4096, "lr": 1.6e-3 / 16, "warmup_epochs": 40,
                           "weight_decay": 0.1}),
@@ -84,6 +86,7 @@ PAPER = {
                 TEN, {"prototypes": 8192, "shared_head": True, "separate_patch_head": False} | DISTILLED),
 }
 # fmt: on
+SIZES = {"resnet50": (23_508_032, (2, 2048)), VIT: (85_798_656, (2, 768))}  # parameters, shape of two features
 
 
 def planned(method: Method, row: Row, epochs: int) -> Plan:
@@ -99,7 +102,7 @@ def test_every_value_is_the_papers(name: str) -> None:
     assert type(method).__name__ == row.method
     network = {"backbone": row.backbone, "backbone_args": None, "dim": row.dim}
     assert method.arguments == network | row.arguments
-    assert hierarchy.levels_for(IMAGES) == row.levels
+    assert hierarchy.resolve(IMAGES, row.epochs).levels == row.levels
     assert (options["epochs"], options["batch_size"], options["image_size"]) == (row.epochs, row.batch_size, 224)
     assert options.keys() == {"method", "hierarchy", "epochs", "batch_size", "image_size"}
     assert tuple(view.size for view in method.views(224)) == row.sizes
@@ -108,7 +111,7 @@ def test_every_value_is_the_papers(name: str) -> None:
 @pytest.mark.parametrize("name", PAPER)
 def test_every_setting_of_the_hierarchy_is_the_papers(name: str) -> None:
     row, hierarchy = PAPER[name], hirl.recipe(f"imagenet/{name}")["hierarchy"]
-    settings = {field.name: getattr(hierarchy.resolved(IMAGES, row.epochs), field.name) for field in fields(hierarchy)}
+    settings = {field.name: getattr(hierarchy.resolve(IMAGES, row.epochs), field.name) for field in fields(hierarchy)}
     builder = settings.pop("builder")
     settings.pop("bank_momentum")  # has no effect without the bank
     assert settings == {
@@ -118,7 +121,8 @@ def test_every_setting_of_the_hierarchy_is_the_papers(name: str) -> None:
         "head_layers": row.head_layers,
         "weight": 1.0,  # Eq. 4
         "features": "pass",  # Alg. 2
-        "assign": "step" if name == "swav" else "stored",
+        "assign": row.assign,
+        "rebuild": True,
     }
     assert isinstance(builder, hirl.HierarchicalKMeans)
     assert (builder.order, builder.weighted) == ("bottom-up", False)  # Alg. 1
@@ -143,24 +147,47 @@ def test_rates_run_as_in_the_paper(name: str) -> None:
 
 
 def test_swav_for_800_epochs_starts_its_tree_after_80() -> None:
-    assert hirl.recipe("imagenet/swav")["hierarchy"].start_for(800) == 80
+    assert hirl.recipe("imagenet/swav")["hierarchy"].resolve(IMAGES, 800).start_epoch == 80
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_two_steps_at_full_size(name: str, tmp_path: Path) -> None:
+def test_the_network_has_its_full_size(name: str) -> None:
+    """Built without memory for its weights."""
+    method, row = hirl.recipe(f"imagenet/{name}")["method"], PAPER[name]
+    with torch.device("meta"):
+        method.build(Plan(row.epochs, IMAGES // row.batch_size, row.batch_size, 224))
+        features = method.encoder.eval()(torch.empty(2, 3, 224, 224))
+    weights = sum(weight.numel() for weight in method.encoder.parameters())
+    assert (weights, tuple(features.shape)) == SIZES[row.backbone]
+
+
+def two_steps(name: str, folder: Path, backbone_args: dict[str, Any] | None) -> Run:
     """One with L_img alone and one with a tree, of as few images as batch norm and the queue allow."""
     options = hirl.recipe(f"imagenet/{name}")
     method = options["method"]
-    if name == "moco_v2":
+    method.backbone_args = backbone_args
+    if "bn_splits" in method.arguments:
         method.bn_splits = 1
     count = 4 if PAPER[name].backbone == "resnet50" else 2
     pictures = np.random.default_rng(0).integers(0, 256, (count, 64, 64, 3), dtype=np.uint8)
     hierarchy = replace(options["hierarchy"], levels=(2,), start_epoch=1)
     changed = {"hierarchy": hierarchy, "epochs": 2, "batch_size": count, "accelerator": "cpu", "knn_every": 0}
-    run = hirl.pretrain(pictures, **options | changed, out=tmp_path / "run", workers=0)
+    run = hirl.pretrain(pictures, **options | changed, out=folder / "run", workers=0)
     assert run.finished
     losses = [line for line in run.metrics() if "loss_image" in line]
-    assert losses[0]["loss_spd"] == 0
+    assert "loss_spd" not in losses[0]
     assert losses[1]["loss_spd"] > 0
-    width = sum(weight.numel() for weight in run.encoder.parameters())
-    assert width > 20e6
+    return run
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_two_steps(name: str, tmp_path: Path) -> None:
+    """With the views and heads of the recipe, and one block of each kind in place of all."""
+    two_steps(name, tmp_path, {"layers": [1, 1, 1, 1]} if PAPER[name].backbone == "resnet50" else {"depth": 1})
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", PAPER)
+def test_two_steps_at_full_size(name: str, tmp_path: Path) -> None:
+    run = two_steps(name, tmp_path, None)
+    assert sum(weight.numel() for weight in run.encoder.parameters()) == SIZES[PAPER[name].backbone][0]

@@ -11,7 +11,7 @@ import hirl
 from hirl.cli.compare import named_arms
 from hirl.cli.main import main, parse
 from hirl.recipes import recipe_file, recipe_names
-from hirl.runs.folder import Run
+from hirl.run import Run
 from hirl.studies.arms import change
 
 COMPLETE = [name for name in recipe_names() if name != "paper"]
@@ -22,7 +22,7 @@ def test_a_recipe_makes_a_method_and_a_hierarchy(name: str) -> None:
     options = hirl.recipe(name)
     assert isinstance(options["method"], hirl.methods.Method)
     assert isinstance(options["hierarchy"], hirl.Hierarchy)
-    assert options["hierarchy"].start_for(options["epochs"]) < options["epochs"]
+    assert options["hierarchy"].resolve(10**6, options["epochs"]).start_epoch < options["epochs"]
 
 
 @pytest.mark.parametrize("name", COMPLETE)
@@ -36,8 +36,9 @@ def test_the_papers_hirl_on_top_of_another_recipe() -> None:
     args = ["shapes", "--config", "small/moco_v2", "--config", "paper"]
     hierarchy = parse("pretrain", args).hierarchy
     small, large = (hirl.recipe(f"{size}/moco_v2")["hierarchy"] for size in ("small", "imagenet"))
-    for name in ("weight_or_one", "features", "builder"):
-        assert getattr(hierarchy, name) == getattr(large, name) != getattr(small, name)
+    papers = large.resolve(10**6, 200)
+    for name in ("weight", "features", "builder"):
+        assert getattr(hierarchy, name) == getattr(papers, name) != getattr(small, name)
     assert hierarchy.bank_momentum == 0
     for name in ("levels", "negatives", "start_epoch"):
         assert getattr(hierarchy, name) == getattr(small, name)
@@ -83,9 +84,12 @@ def test_an_unknown_recipe_is_answered_with_the_known_ones(capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ("epochs: many", "'mine.yaml': epochs must be a whole number, or null, not many"),
+        ("epochs: many", "'mine.yaml': epochs is many, but must be a whole number, or null"),
         ("epoch: 3", "'mine.yaml': there is no option epoch: did you mean epochs?"),
-        ("method: {class_path: hirl.methods.DINO, init_args: {dim: wide}}", "'mine.yaml': method.dim must be a whole"),
+        (
+            "method: {class_path: hirl.methods.DINO, init_args: {dim: wide}}",
+            "'mine.yaml': method.dim is wide, but must",
+        ),
     ],
 )
 def test_a_wrong_recipe_is_refused_in_one_sentence(

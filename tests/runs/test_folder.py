@@ -1,4 +1,4 @@
-"""The run folder's configuration: read from any version, and refused in one sentence if it is damaged."""
+"""The run folder's configuration: refused in one sentence if it is damaged."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from hirl.cli.main import main
-from hirl.runs.folder import OPTIONS, Run, differences, folder_name
+from hirl.run import Run
+from hirl.runs.folder import FORMAT, OPTIONS, differences, folder_name
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,7 @@ from hirl.runs.folder import OPTIONS, Run, differences, folder_name
         (b"\xff\xfe\x00", "is damaged: it is not a YAML file"),
         (b"", "is damaged: it does not hold the options of a run"),
         (b"- 3", "is damaged: it does not hold the options of a run"),
-        (b"epochs: 3", "is damaged: it lacks data, method"),
+        (b"epochs: 3", "is damaged: it lacks format, data, method"),
         (b"seed: 2001-99-99", "is damaged: it is not a YAML file"),
     ],
 )
@@ -39,21 +40,29 @@ def test_a_folder_without_a_configuration_is_not_a_run(tmp_path: Path) -> None:
         _ = Run(tmp_path).config
 
 
-def test_a_configuration_of_an_earlier_version_is_upgraded(tmp_path: Path) -> None:
-    options = dict.fromkeys(OPTIONS) | {"epochs": 3, "hierarchy": {"iterations": 7, "negatives": 5}}
-    options |= {"method": {"class_path": "hirl.methods.DINO", "init_args": {}}}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(options))
-    hierarchy = Run(tmp_path).config["hierarchy"]
-    assert hierarchy["negatives"] == 5
-    assert hierarchy["builder"]["init_args"]["iterations"] == 7
-    assert "iterations" not in hierarchy
+@pytest.mark.parametrize("written", ["hirl run 0", 7, None])
+def test_a_run_of_another_format_is_refused(
+    written: object, runs: dict[str, Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs["hirl"]
+    text = run.config_file.read_text().partition("\n")[2]  # without its checksum
+    run.config_file.write_text(text.replace(FORMAT, yaml.safe_dump(written).split("\n")[0], 1))
+    for command in ("show", "evaluate", "tree"):
+        assert main([command, str(run.folder)]) == 2
+        shown = capsys.readouterr().err
+        assert f"has the format {written!r}, but this version of hirl reads 'hirl run 1' only" in shown
+        assert shown.count("\n") == 1
 
 
 def test_a_notebook_shows_a_summary(tmp_path: Path) -> None:
     run = Run(tmp_path / "<b>")
     run.folder.mkdir()
     assert "is not a run folder" in repr(run)
-    options = dict.fromkeys(OPTIONS) | {"epochs": 3, "method": {"class_path": "hirl.methods.DINO", "init_args": {}}}
+    options = dict.fromkeys(OPTIONS) | {
+        "format": FORMAT,
+        "epochs": 3,
+        "method": {"class_path": "hirl.methods.DINO", "init_args": {}},
+    }
     run.config_file.write_text(yaml.safe_dump(options))
     run.report({"step": 4, "epoch": 2.0, "loss_image": 0.25})
     assert repr(run).endswith("<b>': DINO, baseline, unfinished, epoch 2 of 3)")

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from PIL import Image
 
 from hirl import Run, pretrain
 from hirl.cli.main import main
 from hirl.data.sources.image_list import ImageList, Listed, find_differences, list_images
-from hirl.data.sources.memory import in_memory
+from hirl.data.sources.images_in_memory import in_memory
 from hirl.data.sources.opening import open_images
 from hirl.explore.embed import embed
 from hirl.methods import MoCoV2
@@ -137,19 +138,11 @@ def test_a_broken_link_is_listed_by_its_name(tmp_path: Path) -> None:
     (photos / "03b.png").symlink_to(tmp_path / "nowhere.png")
     before = listed(photos)
     assert [image.name for image in before.images][3:5] == ["03.png", "03b.png"]
-    numbered = [
-        image._replace(name="4", size="768", digest="") if row == 4 else image
-        for row, image in enumerate(before.images)
-    ]
-    earlier = ImageList(tuple(numbered))  # as versions before wrote it
-    for old in (before, earlier):
-        assert find_differences(old, listed(photos)) is None
+    assert find_differences(before, listed(photos)) is None
     (photos / "01.png").unlink()
-    for old in (before, earlier):
-        assert find_differences(old, listed(photos)) == "1 removed"
+    assert find_differences(before, listed(photos)) == "1 removed"
     (photos / "03b.png").unlink()
-    for old in (before, earlier):
-        assert find_differences(old, listed(photos)) == "2 removed"
+    assert find_differences(before, listed(photos)) == "2 removed"
 
 
 def test_rows_without_files_are_numbered() -> None:
@@ -186,16 +179,17 @@ def test_a_damaged_list_is_remarked_on_and_written_again(
     assert run.images_file.read_text().split("\n")[1:] == content.split("\n")[1:]
 
 
-def test_the_number_of_images_of_an_earlier_version_is_checked(
-    picture_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_without_the_list_the_number_of_images_is_checked(
+    picture_files: Path, runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It did not list its images, but its tree has a leaf for each."""
-    shutil.copytree(Path(__file__).parent / "format_1", tmp_path / "old")
-    monkeypatch.chdir(tmp_path / "old")
+    """The tree has a leaf for each image."""
+    run = runs["hirl"]
+    run.images_file.unlink()
+    monkeypatch.chdir(run.folder.parent)
     with np.load(picture_files) as arrays:
-        np.savez("shapes.npz", allow_pickle=False, **{name: arrays[name][:140] for name in arrays})
-    with pytest.warns(UserWarning, match="was trained on 144 images, but 'shapes.npz' has 140"):
-        embed("finished", device="cpu", quiet=True)
-    line = ["pretrain", "--config", "unfinished/config.yaml", "--out", "unfinished", "--accelerator", "cpu"]
-    assert main([*line, "--devices", "1"]) == 2
-    assert "was trained on 144 images" in capsys.readouterr().err
+        fewer = {name: arrays[name][:140] for name in arrays}
+    np.savez(tmp_path / "fewer.npz", allow_pickle=False, **fewer)
+    config = yaml.safe_load(run.config_file.read_text())
+    run.config_file.write_text(yaml.safe_dump(config | {"data": str(tmp_path / "fewer.npz")}))
+    with pytest.warns(UserWarning, match="was trained on 144 images, but .* has 140"):
+        embed(run.folder, device="cpu", quiet=True)

@@ -11,10 +11,10 @@ import torch
 from hirl.data import open_images
 from hirl.data.loader import normalisation
 from hirl.evals import KNN, TreeAgreement
-from hirl.evals.extractor import Preprocessing, extract_features
+from hirl.features.extractor import Preprocessing, extract_features
 from hirl.methods import MoCoV2
+from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
-from hirl.runs.folder import Run
 from hirl.runs.representations import load_trained
 from hirl.terminal.progress import no_progress
 
@@ -51,7 +51,7 @@ def test_representations_are_what_training_would_make_of_the_images(runs: dict[s
 
 def test_a_method_of_the_users_is_never_imported_from_a_file(runs: dict[str, Run]) -> None:
     run = runs["hirl"]
-    text = run.config_file.read_text()
+    text = run.config_file.read_text().partition("\n")[2]  # without its checksum
     run.config_file.write_text(text.replace("hirl.methods.moco_v2.MoCoV2", f"{__name__}.Mine"))
     with pytest.raises(ValueError, match="which is not part of hirl: name"):
         run.evaluate("tree", device="cpu", quiet=True)
@@ -71,9 +71,6 @@ def test_the_plan_in_the_checkpoint_is_that_of_the_run(runs: dict[str, Run]) -> 
         plan = {"epochs": 9, "steps_per_epoch": 7, "batch_size": 48, "image_size": 16, "channels": 3}
         save_checkpoint(run.checkpoint_file, state | {"plan": plan})
         assert asdict(load_trained(run).method.plan) == plan
-        state.pop("plan", None)  # as in earlier versions
-        save_checkpoint(run.checkpoint_file, state)
-        assert load_trained(run).method.plan.steps_per_epoch == 3
 
 
 def test_a_checkpoint_that_does_not_fit_is_refused(runs: dict[str, Run]) -> None:

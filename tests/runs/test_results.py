@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from hirl.cli.main import main
 from hirl.evals import KNN, Clustering, Result, Subject, TreeAgreement
-from hirl.runs.folder import Run
+from hirl.run import Run
 from hirl.runs.results import find_result, list_results, result_file, write_result
 from hirl.terminal.figures import Kind, kind_of
 
 PROTOCOL: dict[str, Any] = {"task": "knn", "arguments": {"ks": (1, 5)}, "seed": 0, "data": {"test": {"count": 9}}}
 FIGURES: dict[str, Any] = {"headline": {"4 classes": 0.5}, "kinds": {"headline": {"4 classes": "share"}}}
-FORMAT_1 = Path(__file__).parent / "format_1"
 
 
 def test_a_result_is_found_by_its_protocol(tmp_path: Path) -> None:
@@ -45,19 +45,10 @@ def test_damaged_and_foreign_files_are_passed_over(tmp_path: Path) -> None:
     file.write_text(file.read_text()[:-20])
     (tmp_path / "list.json").write_text("[1, 2]")
     (tmp_path / "other.json").write_text('{"a": 1}')
-    assert find_result(tmp_path, PROTOCOL) is None
+    with pytest.warns(UserWarning, match="is damaged or of another version; the result is computed again"):
+        assert find_result(tmp_path, PROTOCOL) is None
     assert list_results(tmp_path) == {}
     assert list_results(tmp_path / "nowhere") == {}
-
-
-def test_results_of_the_first_format_are_listed_and_never_matched(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(FORMAT_1 / "finished" / "results", tmp_path / "results"))
-    found = {file.name: result for file, result in list_results(folder).items()}
-    assert set(found) == {"knn.json", "clustering.json"}
-    knn = found["knn.json"]
-    assert set(knn["kinds"]["headline"].values()) == {"share"}
-    assert knn["protocol"]["task"] == "knn"
-    assert find_result(folder, knn["protocol"]) is None
 
 
 # What `evaluate` does with them
@@ -126,3 +117,25 @@ def test_protocols_of_one_task_stand_side_by_side(runs: dict[str, Run], picture_
         (protocol["arguments"]["ks"], Path(protocol["data"]["test"]["name"]).parent.name) for protocol in protocols
     ]
     assert sorted(found) == [([1], "shapes.npz"), ([5], "other.npz"), ([5], "shapes.npz")]
+
+
+def test_hirl_show_tells_results_of_one_task_apart(
+    runs: dict[str, Run],
+    picture_files: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = runs["hirl"]
+    for task, options in ((KNN(), {}), (KNN(ks=(1,)), {}), (KNN(ks=(1,)), {"seed": 1}), (Clustering(), {})):
+        run.evaluate(task, device="cpu", quiet=True, **options)
+    run.evaluate(KNN(ks=(3,)), data=shutil.copy(picture_files, tmp_path / "other.npz"), device="cpu", quiet=True)
+    capsys.readouterr()
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["show", str(run.folder)]) == 0
+    shown = capsys.readouterr().out
+    for settings in ("ks 10 20 100 200, seed 0", "ks 1, seed 0", "ks 1, seed 1"):
+        assert settings in shown
+    assert "ks 3" not in shown  # the only one on its images
+    assert main(["show", str(run.folder), "--page"]) == 0
+    assert "(ks 1, seed 1)" in (run.folder / "page" / "index.html").read_text(encoding="utf-8")

@@ -13,9 +13,10 @@ import yaml
 
 from hirl.cli.main import main
 from hirl.explore.embed import embed
+from hirl.features.open_encoder import encoder_weights, open_encoder
+from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
-from hirl.runs.folder import Run
-from hirl.runs.open_encoder import encoder_weights, open_encoder
+from hirl.runs.faults import find_faults
 
 KNN = ["knn", "--knn.ks", "10", "--device", "cpu"]
 
@@ -113,13 +114,13 @@ def test_a_lost_checkpoint_does_not_start_the_run_again(unfinished: Run, capsys:
 
 
 def test_a_report_that_cannot_be_read_costs_no_other(unfinished: Run) -> None:
-    lines = unfinished.metrics_file.read_text().splitlines()
-    unfinished.metrics_file.write_text("\n".join([lines[0][:20], *lines[1:], "3", '{"step": null}', ""]))
-    assert list(unfinished.metrics()) == [json.loads(line) for line in lines[1:]]
+    lines, reports = unfinished.metrics_file.read_text().splitlines(), list(unfinished.metrics())
+    other = lines[1].replace('"epoch": ', '"epoch": 1')  # one digit more
+    unfinished.metrics_file.write_text("\n".join([lines[0][:20], *lines[1:], "3", '{"step": null}', other, ""]))
+    assert list(unfinished.metrics()) == reports[1:]
+    assert "4 lines of metrics.jsonl are damaged" in find_faults(unfinished)
     assert resume(unfinished) == 0
-    assert [line for line in unfinished.metrics() if line["step"] <= 3][: len(lines) - 1] == [
-        json.loads(line) for line in lines[1:]
-    ]
+    assert [line for line in unfinished.metrics() if line["step"] <= 3][: len(lines) - 1] == reports[1:]
 
 
 def test_a_broken_run_is_listed_among_the_others(runs: dict[str, Run], capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,4 +138,4 @@ def test_a_broken_run_is_listed_among_the_others(runs: dict[str, Run], capsys: p
 def test_keep_every_is_checked(value: str, runs: dict[str, Run], capsys: pytest.CaptureFixture[str]) -> None:
     config = str(runs["base"].config_file)
     assert main(["pretrain", "--config", config, "--out", "x", "--keep_every", value]) == 2
-    assert "keep_every must be" in capsys.readouterr().err
+    assert "but must be" in capsys.readouterr().err

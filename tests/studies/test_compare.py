@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterator
@@ -20,10 +21,10 @@ from hirl.data import open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals import KNN, Clustering, Evaluation, Result, Subject
 from hirl.evals.base import Part
-from hirl.evals.images import ImageRequest
+from hirl.features.image_request import ImageRequest
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.settings import Hierarchy
-from hirl.runs.folder import Run
+from hirl.run import Run
 from hirl.studies import compare as comparison
 from hirl.studies.compare import compare
 from hirl.studies.tune import grid
@@ -93,6 +94,9 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
     assert float(accuracy["standard_error"]) == pytest.approx(error)
     assert float(accuracy["seed_1"]) == of("HIRL", 1)
     assert f"{100 * mean:+.2f} ± {100 * error:.2f}" in shown
+    for arm in ("base", "HIRL"):
+        values = [100 * of(arm, seed) for seed in (0, 1)]
+        assert f"{sum(values) / 2:.2f} ± {abs(values[0] - values[1]) / 2**0.5:.2f}" in shown
     assert r"$\pm$" in (out / "tables.tex").read_text()
     assert "ratio" in (out / "tables.md").read_text()
     for plot in ("figures", "differences"):
@@ -105,6 +109,21 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
     monkeypatch.setattr(Clustering, "run", not_again)
     assert main(line_for(room, out, "--seeds", "0", "1")) == 0
 
+    # A figure that is NaN is reported as such, and its pair is left out of the differences.
+    (file,) = next(run for run in runs.values() if run.folder.name.endswith("-HIRL-1")).results_folder.glob("*.json")
+    result = json.loads(file.read_text())
+    result["headline"][figure] = math.nan
+    del result["checksum"]  # a file without one is read unverified
+    file.write_text(json.dumps(result))
+    capsys.readouterr()
+    assert main(line_for(room, out, "--seeds", "0", "1")) == 0
+    shown = capsys.readouterr().out
+    assert f"{100 * of('HIRL', 0):.2f} (1 of 2 not finite)" in shown
+    assert f"{100 * pairs[0]:+.2f} (1 pair left out)" in shown
+    with (out / "figures.csv").open() as table:
+        row = next(row for row in csv.DictReader(table) if row["figure"] == accuracy["figure"] and row["arm"] == "HIRL")
+    assert (row["pairs"], row["left_out"], row["seed_1"]) == ("1", "1", "nan")
+
 
 def test_an_ablation_has_an_arm_for_each_way(room: Path, tmp_path: Path) -> None:
     out = tmp_path / "ablation"
@@ -112,7 +131,7 @@ def test_an_ablation_has_an_arm_for_each_way(room: Path, tmp_path: Path) -> None
     heading = (out / "tables.md").read_text().splitlines()[2]
     arms = "HIRL | difference | levels=6-2 | difference | negatives=3 | difference"
     assert heading == f"| method | figure | base | {arms} |"
-    config = next(Run(path).config for path in out.iterdir() if "levels" in path.name)
+    config = next(Run(path).config for path in out.iterdir() if "levels" in path.name and Run(path).exists)
     assert config["hierarchy"]["levels"] == [6, 2]
     assert config["hierarchy"]["negatives"] == 5
 
@@ -330,7 +349,7 @@ def test_the_data_that_are_evaluated_are_checked_before_training(room: Path, tmp
     [
         (["knn"], "bare", None, r"knn: .*bare\.npz has no labels, but this evaluation needs them"),
         (["clustering"], "train", "bare", "has no labels"),
-        ([KNN(ks=(241,))], "train", None, "knn: K = 241 is more than the 240 training images"),
+        ([KNN(ks=(241,))], "train", None, "knn: K is 241, but must be at most the number of training images, 240"),
     ],
 )
 def test_images_that_a_task_cannot_be_evaluated_on_are_refused_before_training(
@@ -384,7 +403,7 @@ def test_tuning_finds_the_lowest_joint_loss_and_continues(
     assert f"--hierarchy.levels {best[1]} {best[2]} --hierarchy.negatives {best[4]}" in shown
     shutil.rmtree(tmp_path / "tuning" / "levels-6-2-negatives-3")
     assert main(line) == 0
-    assert capsys.readouterr().out.count("is finished") == 3
+    assert capsys.readouterr().out.count(": MoCoV2 on 160") == 1, "only the one that is gone is trained again"
 
 
 def test_the_grid_is_the_papers_at_its_size_and_fits_smaller_ones() -> None:

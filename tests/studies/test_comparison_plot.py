@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
 from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
-from hirl.studies.comparison_plot import _difference_panel
+from hirl.studies.comparison_plot import _difference_panel, write_plots
 from hirl.terminal.figures import share
 
 
@@ -33,3 +36,21 @@ def test_differences_are_taken_within_pairs_and_pooled() -> None:
     assert [2, 6] in dots
     assert [-1, 2, 6] in dots
     assert axes.get_legend_handles_labels()[1] == ["HIRL − base"]
+
+
+def test_figures_that_are_not_finite_are_not_drawn(tmp_path: Path) -> None:
+    found = {
+        ("MoCoV2", "base"): {0: share(0.10), 1: share(0.20), 2: share(0.30)},
+        ("MoCoV2", "HIRL"): {0: share(0.12), 1: share(math.nan), 2: share(0.36)},
+        ("DINO", "base"): {0: share(0.50)},
+        ("DINO", "HIRL"): {0: share(math.nan)},
+    }
+    write_plots(tmp_path, {"knn": found})
+    assert (tmp_path / "figures.png").stat().st_size > 1000
+    axes = Figure().subplots()
+    _difference_panel(axes, "knn", found, ["base", "HIRL"])
+    (bars,) = axes.containers
+    assert isinstance(bars, ErrorbarContainer)
+    middles, rows = np.asarray(bars.lines[0].get_data())
+    assert middles.tolist() == pytest.approx([4, 4])
+    assert rows.tolist() == [0, 2]  # no row of DINO, which has no pair

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import permutation_test, ttest_1samp
@@ -68,9 +70,37 @@ def test_tables() -> None:
     heading, first, *_ = side_by_side(figures, [0, 1, 2])
     assert heading == ["method", "figure", "base", "HIRL", "difference", "p (t)"]
     expected = ttest_1samp([0.01, 0.02, 0.03], 0).pvalue
-    assert first == ["A", "knn", "51.00", "53.00", "+2.00 ± 0.58", f"{expected:.3f}"]
+    assert first == ["A", "knn", "51.00 ± 1.00", "53.00 ± 2.00", "+2.00 ± 0.58", f"{expected:.3f}"]
     _, row, *_ = pooled(figures, [0, 1, 2])
     assert row == ["knn", "HIRL", "6 of 6", "+2.00 ± 0.37", "0.031", "sign flips"]
     csv = numbers(figures, [0, 1, 2])
-    assert csv[2][:4] == ["A", "knn", "HIRL", pytest.approx(0.53)]
-    assert csv[2][4:8] == [pytest.approx(0.02), pytest.approx(0.00577, rel=1e-2), pytest.approx(expected), "t"]
+    assert csv[2][:5] == ["A", "knn", "HIRL", pytest.approx(0.53), pytest.approx(0.02)]
+    error = pytest.approx(0.00577, rel=1e-2)
+    assert csv[2][5:11] == [pytest.approx(0.02), error, 3, 0, pytest.approx(expected), "t"]
+
+
+def test_figures_that_are_not_finite_are_counted_and_left_out() -> None:
+    seeds = list(range(6))
+    figures: Figures = {("A", "base", seed): {"knn": share(0.5 + 0.01 * seed)} for seed in seeds}
+    figures |= {("A", "HIRL", seed): {"knn": share(0.51 + 0.02 * seed)} for seed in seeds}
+    figures["A", "HIRL", 5] = {"knn": share(math.nan)}
+    rest = [0.01 + 0.01 * seed for seed in seeds[:5]]
+    p, error = ttest_1samp(rest, 0).pvalue, 100 * np.std(rest, ddof=1) / 5**0.5
+    heading, row = side_by_side(figures, seeds)
+    assert heading[-1] == "p (sign flips)"  # for which five pairs are too few
+    base, hirl, difference, p_value = row[2:]
+    assert base == "52.50 ± 1.87"
+    assert hirl == "55.00 ± 3.16 (1 of 6 not finite)"
+    assert difference == f"+3.00 ± {error:.2f} (1 pair left out)"
+    assert p_value == f"{p:.3f} (t)"
+    assert pooled(figures, seeds)[1][2:4] == ["5 of 5", difference]
+    csv = numbers(figures, seeds)[2]
+    assert csv[7:9] == [5, 1]
+    assert math.isnan(csv[-1])
+
+
+def test_an_arm_without_any_finite_figure_is_reported() -> None:
+    figures: Figures = {("A", "base", seed): {"knn": share(0.5)} for seed in (0, 1)}
+    figures |= {("A", "HIRL", seed): {"knn": share(value)} for seed, value in ((0, math.nan), (1, math.inf))}
+    assert side_by_side(figures, [0, 1])[1] == ["A", "knn", "50.00 ± 0.00", "NaN", "NaN (2 pairs left out)", ""]
+    assert pooled(figures, [0, 1])[1] == ["knn", "HIRL", "0 of 0", "NaN (2 pairs left out)", "", ""]

@@ -10,32 +10,32 @@ from typing import Any
 
 import numpy as np
 
-from hirl import methods
 from hirl.data import Shapes
-from hirl.evals import KNN, Clustering, Evaluation, FineTune, Linear, SemiSupervised, Transfer, resumable
-from hirl.evals.classifier_training import ClassifierTraining
+from hirl.evals import KNN, Clustering, Evaluation, FineTune, Linear, SemiSupervised, Transfer
 from hirl.evals.evaluate import evaluate
+from hirl.evals.training import resumable
+from hirl.evals.training.classifier_training import ClassifierTraining
 from hirl.hierarchy.settings import Hierarchy
 from hirl.train import loop
 from hirl.train.pretrain import pretrain
 
 from ..jobs import Jobs, kill_before, kill_in_checkpoint, serve
-from .killed_run import BATCH, LOADED_LATE, METHODS, VIT
+from ..small_methods import vit
+from .killed_run import BATCH, LOADED_LATE, small
 
 EPOCHS, IMAGES = 3, 64
 LATE = (*LOADED_LATE, "timm.data.auto_augment", "timm.data.mixup", "timm.data.random_erasing", "timm.optim")
 
 
-def train(images: Shapes, method: str, folder: str, processes: int) -> None:
-    # SwAV looks up an image's leaf at every step.
-    assign: Any = "step" if method == "SwAV" else "stored"
+def train(images: Shapes | str, method: str, folder: str, processes: int) -> None:
     pretrain(
         images,
-        getattr(methods, method)(**METHODS[method]),
-        Hierarchy(levels=(8, 4), negatives=3, start_epoch=1, assign=assign),
+        small(method),
+        Hierarchy(levels=(8, 4), negatives=3, start_epoch=1),
         out=folder,
         epochs=EPOCHS,
         batch_size=BATCH,
+        image_size=16,
         accelerator="cpu",
         devices=processes,
         checkpoint_minutes=0.0,
@@ -57,7 +57,8 @@ TASKS: dict[str, Evaluation] = {
 def figures(encoder: str, task: str, data: str, folder: str) -> None:
     """Evaluate a run's encoder, or a tiny transformer, saving every step of training."""
     resumable.SAVE_EVERY = 0.0
-    named: dict[str, Any] = {"backbone_args": VIT["backbone_args"]} if encoder == VIT["backbone"] else {}
+    tiny = vit(16)
+    named: dict[str, Any] = {"backbone_args": tiny["backbone_args"]} if encoder == tiny["backbone"] else {}
     options: dict[str, Any] = {"device": "cpu", "workers": 0, "quiet": True, "cache": str(Path(data).parent / "cache")}
     evaluate(encoder, TASKS[task], data=data, out=folder, **options, **named)
 
@@ -71,7 +72,7 @@ def work(images: Shapes, *, task: str, where: str, at: int, rank: int, folder: s
         else:
             kill_before(loop.Loop if task == "train" else ClassifierTraining, "_step", at)
     if task == "train":
-        train(images, job["method"], folder, processes=int(os.environ.get("WORLD_SIZE", "1")))
+        train(job.get("source", images), job["method"], folder, processes=int(os.environ.get("WORLD_SIZE", "1")))
     else:
         figures(job["encoder"], task, job["data"], folder)
 
@@ -88,7 +89,7 @@ class Server:
         np.savez(self.data, allow_pickle=False, **arrays)
 
     def __call__(
-        self, folder: Path, *, where: str = "never", at: int = 0, rank: int = 0, processes: int = 1, **job: str
+        self, folder: Path, *, where: str = "never", at: int = 0, rank: int = 0, processes: int = 1, **job: Any
     ) -> tuple[int, str]:
         """`job`: the task, train or an evaluation, and the method or the encoder."""
         point: dict[str, Any] = {"where": where, "at": at, "rank": rank}

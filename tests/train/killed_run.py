@@ -3,38 +3,59 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import lightning_fabric
 import torch
 from lightning_fabric import Fabric
 from lightning_fabric.plugins import MixedPrecision
 
-from hirl import methods
 from hirl.data import Shapes
 from hirl.hierarchy.settings import Hierarchy
-from hirl.train import loop, processes
+from hirl.methods.base import Method
+from hirl.train import loop
 from hirl.train.pretrain import pretrain
 
-from ..jobs import die, kill_before, kill_in_checkpoint, more_than, serve
+from ..jobs import after, die, kill_before, kill_in_checkpoint, serve
+from ..small_methods import METHODS, small_arguments
 
 EPOCHS, BATCH, IMAGES = 4, 16, 100
-LOADED_LATE = ("lightly.models.modules.heads", "timm", "torch.utils.tensorboard")  # by a run when it needs them
-RESNET = {"backbone": "resnet10t", "backbone_args": {"channels": [8, 8, 16, 16]}}
-VIT = {
-    "backbone": "vit_tiny_patch16_224",
-    "backbone_args": {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 2},
-}
-HEAD = {"dim": 16, "hidden": 32, "prototypes": 64, "local_crops": 2, "warmup_epochs": 1}
-METHODS: dict[str, dict[str, Any]] = {
-    "MoCoV2": {**RESNET, "dim": 16, "queue_length": 64, "bn_splits": 2, "momentum": 0.9},
-    "SimSiam": {**RESNET, "dim": 16, "predictor_hidden": 8, "warmup_epochs": 1},
-    # The queue fills from step 6 on, over the first steps with a tree, and is used from step 14 on.
-    "SwAV": {**RESNET, **HEAD, "queue_length": 128, "queue_epoch": 1, "frozen_epochs": 0.5, "lr": 30.0},
-    "MoCoV3": {**VIT, "dim": 16, "hidden": 32, "momentum": 0.9, "warmup_epochs": 1, "lr": 0.01},
-    "DINO": {**VIT, **HEAD, "teacher_momentum": 0.9},
-    "IBOT": {**VIT, **HEAD, "teacher_momentum": 0.9, "frozen_epochs": 1, "separate_patch_head": True},
-}
+FIRST_SCALE = 2.0**20  # overflows at once
+LOADED_LATE = ("timm", "torch.utils.tensorboard")  # by a run when it needs them
+
+
+def small(method: str) -> Method:
+    """A method at a size for tests. A queue fills from step 6 on, over the first steps with a tree."""
+    # Without batch norm behind masks, as ranks hide unequally many patches.
+    changes: dict[str, Any] = {"queue_length": 128, "queue_epoch": 1, "local_crops": 2, "head_batch_norm": False}
+    return METHODS[method](**small_arguments(method, size=16, **changes))
+
+
+def kill_in_clustering(at: int, shot: Callable[[], None] = die) -> None:
+    """Kill this process at the `at`-th clustering chunk, over all trees."""
+    build_tree, due = loop.Loop._build_tree, after(at)
+
+    def built(self: Any, *arguments: Any, **options: Any) -> None:
+        start = self.observer.on_tree_start
+
+        def on_tree_start(epoch: int) -> Any:
+            progress = start(epoch)
+
+            def chunk(*figures: int) -> None:
+                if due():
+                    shot()
+                if progress is not None:
+                    progress(*figures)
+
+            return chunk
+
+        self.observer.on_tree_start = on_tree_start
+        build_tree(self, *arguments, **options)
+        self.observer.on_tree_start = start
+
+    loop.Loop._build_tree = built  # type: ignore[method-assign]
 
 
 def arm(where: str, at: int) -> None:
@@ -47,26 +68,7 @@ def arm(where: str, at: int) -> None:
     elif where == "checkpoint":
         kill_in_checkpoint(at)
     elif where == "refresh":
-        build_tree, due = loop.Loop._build_tree, more_than(at)
-
-        def built(self: Any, *arguments: Any, **options: Any) -> None:
-            start = self.observer.on_tree_start
-
-            def on_tree_start(epoch: int) -> Any:
-                progress = start(epoch)
-
-                def chunk(*figures: int) -> None:
-                    if due():
-                        die()
-                    progress(*figures)
-
-                return chunk
-
-            self.observer.on_tree_start = on_tree_start
-            build_tree(self, *arguments, **options)
-            self.observer.on_tree_start = start
-
-        loop.Loop._build_tree = built  # type: ignore[method-assign]
+        kill_in_clustering(at)
     elif where == "end":
         point = ("finish", "_build_tree", "finish")[at]
         original = getattr(loop.Loop, point)
@@ -86,10 +88,10 @@ def use_float16() -> None:
     """Train in float16, which Fabric does not offer on a CPU, with a scale that changes every few steps."""
 
     def half(*, precision: str, **options: Any) -> Fabric:  # noqa: ARG001
-        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**9, growth_interval=2)
+        scaler = torch.amp.GradScaler("cpu", init_scale=FIRST_SCALE, growth_interval=2)
         return Fabric(plugins=[MixedPrecision("16-mixed", "cpu", scaler)], **options)
 
-    processes.Fabric = half  # type: ignore[assignment, attr-defined]
+    lightning_fabric.Fabric = half  # type: ignore[assignment, misc]
 
 
 def train(images: Shapes, *, method: str, folder: str, where: str, at: int, half: bool) -> None:
@@ -97,12 +99,10 @@ def train(images: Shapes, *, method: str, folder: str, where: str, at: int, half
         use_float16()
     if where != "never":
         arm(where, at)
-    # SwAV looks up an image's leaf at every step.
-    assign: Any = "step" if method == "SwAV" else "stored"
     pretrain(
         images,
-        getattr(methods, method)(**METHODS[method]),
-        Hierarchy(levels=(12, 4), negatives=5, start_epoch=2, assign=assign),
+        small(method),
+        Hierarchy(levels=(12, 4), negatives=5, start_epoch=2),
         out=folder,
         epochs=EPOCHS,
         batch_size=BATCH,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hirl import SemanticPaths
 from hirl.data.views.draws import permutation
-from hirl.hierarchy.ranks import Ranks
+from hirl.ranks import Ranks
 from hirl.train.bank import Bank
 
 N, BATCH, DIM, EPOCHS, FIRST_TREE = 103, 24, 8, 5, 2

@@ -1,9 +1,4 @@
-"""A short run of DINO whose gradients are clipped, on any number of processes; used by test_clipped_processes.py.
-
-    python rank_of_a_clipped_run.py FOLDER DEVICES ACCUMULATE
-
-Fabric starts the other processes with the same command.
-"""
+"""A short run of DINO whose gradients are clipped, on any number of processes; used by test_clipped_processes.py."""
 
 from __future__ import annotations
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +11,24 @@ from torch import Tensor
 
 from hirl.runs.checkpoint import load_checkpoint
 
-SCRIPT = Path(__file__).parent / "rank_of_a_clipped_run.py"
+from ..forked import Forked, as_torchrun, wait_for_all
+from . import rank_of_a_clipped_run
+
 CLIP, ARRANGEMENTS = 0.003, ((1, 1), (1, 2), (2, 2))  # processes, parts of the batch
 FIRST, SECOND = "checkpoints/epoch-0001.ckpt", "checkpoints/epoch-0002.ckpt"  # without and with a tree
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], Path]:
-    spec = importlib.util.spec_from_file_location("rank_of_a_clipped_run", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
     threads = torch.get_num_threads()
     folders = {}
     for devices, accumulate in ARRANGEMENTS:
         folder = folders[devices, accumulate] = tmp_path_factory.mktemp("runs") / f"{devices}-{accumulate}"
         if devices == 1:
-            script.main(folder, devices, accumulate)
-            continue
-        command = [sys.executable, str(SCRIPT), str(folder), str(devices), str(accumulate)]
-        environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-        assert done.returncode == 0, done.stderr
+            rank_of_a_clipped_run.main(folder, devices, accumulate)
+        else:
+            line = ("tests.train.rank_of_a_clipped_run", folder, str(devices), str(accumulate))
+            wait_for_all([Forked(*line, env=variables) for variables in as_torchrun(devices)])
     torch.set_num_threads(threads)
     return folders
 

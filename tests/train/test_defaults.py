@@ -13,17 +13,22 @@ from PIL import Image
 
 from hirl.cli.main import main
 from hirl.data import Shapes
+from hirl.encoders.backbones import has_tokens
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods import DINO, SimSiam, SwAV
 from hirl.methods.base import Method, Plan
-from hirl.runs.folder import Run
+from hirl.recipes import recipe_names
+from hirl.run import Run
 from hirl.train import report, settings
-from hirl.train.defaults import RECIPES, USUAL, choose, minutes
+from hirl.train.defaults import USUAL, choose, minutes, small_recipe
 from hirl.train.machine import GB, Machine, read_machine, size_text, used_memory
 from hirl.train.memory import Need, check_memory, estimate_need
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
 
+from ..small_methods import METHODS
+
+SMALL_RECIPES = [name.removeprefix("small/") for name in recipe_names() if name.startswith("small/")]
 LAPTOP = Machine("cpu", 2, 16 * GB, 12 * GB)
 SERVER = Machine("cpu", 32, 128 * GB, 100 * GB)
 TINY = Machine("cpu", 1, 2 * GB, 1 * GB)
@@ -57,7 +62,7 @@ def test_choices(
     chosen = choose(USUAL, N, side, machine)
     assert (chosen.image_size, chosen.batch_size, chosen.epochs) == (image_size, batch_size, epochs)
     assert chosen.method.backbone == backbone
-    assert chosen.weight == (1.0 if machine.device == "cuda" else recipe(RECIPES[USUAL])["hierarchy"].weight)
+    assert chosen.weight == (1.0 if machine.device == "cuda" else recipe("small/moco_v2")["hierarchy"].weight)
     assert {"method", "backbone", "image_size", "batch_size", "epochs", "weight"} <= set(chosen.reasons)
     assert all(chosen.reasons.values())
     if machine.device == "cpu":
@@ -80,7 +85,7 @@ def test_a_few_images_are_enough(N: int) -> None:
     chosen.method.build(Plan(chosen.epochs, N // chosen.batch_size, chosen.batch_size, chosen.image_size))
 
 
-@pytest.mark.parametrize("kind", RECIPES)
+@pytest.mark.parametrize("kind", METHODS.values())
 @pytest.mark.parametrize("side", [20, 64, 300])
 def test_every_method_builds_for_every_size(kind: type[Method], side: int) -> None:
     chosen = choose(kind, 300, side, SERVER)
@@ -88,6 +93,21 @@ def test_every_method_builds_for_every_size(kind: type[Method], side: int) -> No
     chosen.method.build(Plan(chosen.epochs, 300 // chosen.batch_size, chosen.batch_size, chosen.image_size))
     images = torch.rand(2, 3, chosen.image_size, chosen.image_size)
     assert chosen.method.eval().embed(images).shape == (2, chosen.method.dim)
+
+
+def test_a_small_recipe_belongs_to_one_class_of_the_package() -> None:
+    assert {small_recipe(kind) for kind in METHODS.values()} == {f"small/{name}" for name in SMALL_RECIPES}
+    own = type("DINO", (DINO,), {"__module__": "dino"})  # a user's class in a file of the same name
+    assert small_recipe(own) is None
+
+
+@pytest.mark.parametrize("kind", METHODS.values())
+@pytest.mark.parametrize(("N", "side"), [(300, 100), (30_000, 500)])
+def test_every_method_has_settings_for_a_gpu(kind: type[Method], N: int, side: int) -> None:
+    chosen = choose(kind, N, side, SMALL_GPU)
+    assert chosen.image_size == (224 if has_tokens(chosen.method.backbone_outline) else min(224, side // 32 * 32))
+    assert chosen.batch_size % 4 == 0
+    assert chosen.method.views(chosen.image_size)
 
 
 def test_what_is_given_stays() -> None:
@@ -116,7 +136,7 @@ def test_a_folder_is_all_that_is_needed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report, "MEASURED_SECONDS", 0.0)
-    line = ["pretrain", "photos/", "--epochs", "3", "--accelerator", "cpu"]
+    line = ["pretrain", "photos/", "--encoder", "null", "--epochs", "3", "--accelerator", "cpu"]
     assert main(line) == 0
     printed = capsys.readouterr()
     assert "chosen for 41 images of about 36 px and a CPU" in printed.out
@@ -142,7 +162,7 @@ def test_a_folder_is_all_that_is_needed(
 def test_a_method_that_is_only_named_gets_a_small_network(
     photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options: dict[str, Any] = {"epochs": 2, "accelerator": "cpu", "workers": 0}
+    options: dict[str, Any] = {"encoder": None, "epochs": 2, "accelerator": "cpu", "workers": 0}
     run = pretrain(photos, SwAV, out=tmp_path / "swav", **options)  # type: ignore[arg-type]
     assert run.config["method"]["init_args"]["backbone_args"]["img_size"] == 32
     assert run.config["hierarchy"]["assign"] == "step"
@@ -151,7 +171,7 @@ def test_a_method_that_is_only_named_gets_a_small_network(
     assert stored.config["hierarchy"]["assign"] == "stored"
     assert "first tree" in capsys.readouterr().out
     line = ["pretrain", str(photos), "--method", "SimSiam", "--out", str(tmp_path / "simsiam"), "--hierarchy", "null"]
-    assert main([*line, "--epochs", "1", "--accelerator", "cpu", "--workers", "0"]) == 0
+    assert main([*line, "--encoder", "null", "--epochs", "1", "--accelerator", "cpu", "--workers", "0"]) == 0
     assert Run(tmp_path / "simsiam").config["method"]["init_args"]["backbone"] == "resnet18"
     assert "first tree" not in capsys.readouterr().out
 
@@ -164,8 +184,8 @@ def test_a_method_with_arguments_is_taken_as_it_is(photos: Path, tmp_path: Path)
 
 
 def test_a_chosen_batch_must_be_one_that_can_be_accumulated(photos: Path, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="batch_size 16 cannot be split into 3 equal parts"):
-        pretrain(photos, accumulate=3, out=tmp_path / "run", accelerator="cpu")
+    with pytest.raises(ValueError, match="accumulate is 3, but must divide the batch_size of 16"):
+        pretrain(photos, encoder=None, accumulate=3, out=tmp_path / "run", accelerator="cpu")
     assert not (tmp_path / "run").exists()
 
 

@@ -78,10 +78,35 @@ def test_a_collapsed_encoder_keeps_the_prototypes_of_the_last_epoch(
         return index, torch.ones_like(z0) if self.step == self.plan.steps else z0
 
     monkeypatch.setattr(loop.Loop, "_embed_all", one_point)
-    with pytest.warns(UserWarning, match="the final tree keeps the prototypes of the last epoch: .* too few"):
+    with pytest.warns(UserWarning, match="the finished run keeps the prototypes of the last tree: .* too few"):
         run = pretrain(shapes, simsiam(), Hierarchy(levels=(12, 4), start_epoch=1), out=tmp_path / "run", **OPTIONS)
     assert run.finished
     assert len(run.tree.leaves.unique()) == 1
+
+
+@pytest.mark.parametrize("collapsed", [(2,), (1, 2, 3)])
+def test_a_run_goes_on_with_the_last_tree_or_without_one(
+    collapsed: tuple[int, ...], shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """z⁰ is one point in the epochs `collapsed`, 3 being the final tree: training goes on, with a warning for each."""
+    original = loop.Loop._embed_all
+
+    def one_point(self: loop.Loop) -> tuple[Tensor, Tensor]:
+        index, z0 = original(self)
+        return index, torch.ones_like(z0) if self.step // self.plan.steps_per_epoch in collapsed else z0
+
+    monkeypatch.setattr(loop.Loop, "_embed_all", one_point)
+    hierarchy = Hierarchy(levels=(12, 4), start_epoch=1, features="pass")
+    with pytest.warns(UserWarning, match="too few") as warned:
+        run = pretrain(shapes, simsiam(), hierarchy, out=tmp_path / "run", **OPTIONS)
+    kept = "keeps the prototypes of the last tree" if collapsed == (2,) else "has no tree"
+    found = [str(warning.message) for warning in warned if "too few" in str(warning.message)]
+    assert [text.partition(": ")[0] for text in found] == [
+        f"{'the finished run' if epoch == 3 else f'epoch {epoch + 1}'} {kept}" for epoch in collapsed
+    ]
+    assert run.finished
+    assert run.encoder_file.is_file()
+    assert run.tree_file.is_file() == (collapsed == (2,))
 
 
 @pytest.mark.parametrize("size", [16, 140])  # in memory, and read as files

@@ -13,27 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl import PrototypeTree, methods
-from hirl.methods import simsiam
+from hirl import PrototypeTree
+from hirl.methods import Method, simsiam
 from hirl.train.health import check_loss, check_representations, check_tree
 from hirl.train.pretrain import pretrain
 
-RESNET = {"backbone": "resnet10t", "backbone_args": {"channels": [8, 8, 16, 16]}, "dim": 16}
-VIT = {
-    "backbone": "vit_tiny_patch16_224",
-    "backbone_args": {"img_size": 16, "patch_size": 4, "embed_dim": 24, "depth": 2, "num_heads": 2},
-    "dim": 16,
-    "hidden": 32,
-}
-HEAD = {"hidden": 32, "prototypes": 64, "local_crops": 0, "warmup_epochs": 1}
-METHODS: dict[str, dict[str, Any]] = {
-    "MoCoV2": {**RESNET, "queue_length": 64, "bn_splits": 1, "temperature": 0.05, "lr": 0.3},
-    "SimSiam": {**RESNET, "predictor_hidden": 8},
-    "SwAV": {**RESNET, **HEAD, "lr": 30.0, "frozen_epochs": 0.5},
-    "MoCoV3": {**VIT, "warmup_epochs": 1, "lr": 0.01},
-    "DINO": {**VIT, **HEAD},
-    "IBOT": {**VIT, **HEAD},
-}
+from ..small_methods import METHODS, NAMES, small_arguments
+
 EVEN = {"student_temperature": 1.0, "teacher_temperature": 1.0, "teacher_temperature_start": 1.0}
 
 
@@ -49,13 +35,14 @@ def one_thread() -> Iterator[None]:
 def warnings_of(name: str, folder: Path, **changes: Any) -> str:
     """Return the warnings of a run of a few epochs on images of four colours each."""
     colours = np.random.default_rng(0).integers(0, 256, (64, 2, 2, 3), dtype=np.uint8)
-    method = getattr(methods, name)(**(METHODS[name] | changes))
+    quick = {"momentum": 0.9, "teacher_momentum": 0.9, "temperature": 0.1}
+    method = METHODS[name](**small_arguments(name, size=16, **quick | changes))
     options: dict[str, Any] = {"epochs": 5, "batch_size": 16, "accelerator": "cpu", "devices": 1}
     run = pretrain(colours.repeat(8, axis=1).repeat(8, axis=2), method, None, out=folder / "run", **options)
     return "\n".join(line for line in run.log_file.read_text().splitlines() if "warning" in line)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_healthy_run_does_not_warn(name: str, tmp_path: Path) -> None:
     assert warnings_of(name, tmp_path) == ""
 
@@ -63,10 +50,10 @@ def test_a_healthy_run_does_not_warn(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "changes", "loss", "remedy"),
     [
-        ("MoCoV2", {"temperature": 5.0}, "ln 65", "use fewer outputs"),
-        ("SwAV", {"temperature": 0.8, "epsilon": 0.8}, "ln 64", "an epsilon well below the temperature"),
-        ("DINO", EVEN, "ln 64", "frozen_epochs"),
-        ("IBOT", EVEN, "ln 64", "frozen_epochs"),  # its loss is twice that, with the patches'
+        ("MoCoV2", {"temperature": 5.0}, "ln 33", "use fewer outputs"),
+        ("SwAV", {"temperature": 0.8, "epsilon": 0.8}, "ln 32", "an epsilon well below the temperature"),
+        ("DINO", EVEN, "ln 32", "frozen_epochs"),
+        ("IBOT", EVEN, "ln 32", "frozen_epochs"),  # its loss is twice that, with the patches'
     ],
 )
 def test_a_loss_stuck_at_ln_k_warns_with_the_remedy_of_the_method(
@@ -95,10 +82,10 @@ def test_an_encoder_with_constant_output_warns(
     name: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batch norm amplifies rounding errors, so the constant differs from batch to batch."""
-    kind = getattr(methods, name)
+    kind: Any = METHODS[name]
     build = kind.build
 
-    def blind(self: methods.Method, plan: Any) -> None:
+    def blind(self: Method, plan: Any) -> None:
         build(self, plan)
         for twin in self.encoder_copies:
             twin.register_forward_hook(lambda _, __, features: features * 0 + 1)
@@ -146,9 +133,16 @@ def test_tree_shape(random_tree: Callable[..., PrototypeTree]) -> None:
     assert "100% of the leaves hold a single image; use fewer leaves than 10 for 10 images" in with_leaves(
         torch.arange(10)
     )
+    crowded = with_leaves(torch.cat((torch.arange(8), torch.arange(192) % 2 + 8)))
+    assert "80% of the leaves hold a single image, and nearly all of the 200 images share the other 20%" in crowded
+    assert "nearly the same representation" in crowded
+    assert "fewer leaves than" not in crowded
     half_used = check_tree(PrototypeTree(tree.prototypes, tree.parents, torch.arange(200) % 5))
     assert (half_used.figures["one_image_leaves"], half_used.figures["empty_leaves"]) == (0, 0.5)
     assert half_used.warnings == []
     assert "30% of the leaves hold a single image and 60% hold none; use fewer leaves" in with_leaves(
         torch.tensor([0] * 5 + [1, 2, 3])
+    )
+    assert with_leaves(torch.arange(200) % 4).startswith(
+        "60% of the leaves hold no image, and nearly all of the 200 images"
     )

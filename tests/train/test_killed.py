@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import signal
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from ..jobs import Jobs
+from hirl.run import Run
 
-METHODS = ("MoCoV2", "SimSiam", "SwAV", "MoCoV3", "DINO", "IBOT")
+from ..jobs import Jobs
+from ..small_methods import NAMES
+from .killed_run import FIRST_SCALE
+
 HALF = " in half precision"
 EPOCHS, STEPS = 4, 4 * (100 // 16)
 
@@ -76,6 +79,15 @@ def untouched(run: Runs, tmp_path_factory: pytest.TempPathFactory) -> Untouched:
     return Untouched(run, tmp_path_factory.mktemp("untouched"))
 
 
+def epoch_figures(folder: Path) -> list[dict[str, Any]]:
+    """What a run has reported of its epochs, but for their time."""
+    return [
+        {name: value for name, value in line.items() if name != "seconds_epoch"}
+        for line in Run(folder).metrics()
+        if "loss_image" in line
+    ]
+
+
 def killed_and_continued(run: Runs, method: str, folder: Path, where: str, at: int, untouched: Path) -> dict[str, Any]:
     """Return the checkpoint that the killed process left, if any."""
     code, output = run(method, folder, where, at)
@@ -89,28 +101,24 @@ def killed_and_continued(run: Runs, method: str, folder: Path, where: str, at: i
     same(ends[0], ends[1])
     for file in ("encoder.safetensors", "tree.safetensors"):
         assert (folder / file).read_bytes() == (untouched / file).read_bytes()
+    reports = [epoch_figures(place) for place in (untouched, folder)]
+    assert len(reports[0]) == EPOCHS
+    assert reports[0] == reports[1]
     assert not list(folder.glob(".*.part")), "a half-written file of a killed process is still there"
     return left
 
 
-@pytest.mark.parametrize(
-    ("method", "where", "at"),
-    [
-        ("MoCoV2", "refresh", 3),
-        ("SimSiam", "checkpoint", 2),
-        ("SwAV", "step", 13),
-        ("MoCoV3", "step", 9),
-        ("DINO", "checkpoint", 3),
-        ("IBOT", "refresh", 6),
-        ("MoCoV2", "end", 0),
-        ("MoCoV2", "end", 1),
-        ("MoCoV2", "end", 2),
-    ],
-)
-def test_killed_once(method: str, where: str, at: int, tmp_path: Path, run: Runs, untouched: Untouched) -> None:
-    left = killed_and_continued(run, method, tmp_path / "run", where, at, untouched[method])
-    if method == "SwAV":  # the queue was being filled
-        filled = left["joint"]["method.queue"].abs().sum((1, 2)) > 0
+# Each method at one place, and one of them at all ends.
+PLACES = [("checkpoint", 3), ("refresh", 6), ("refresh", 3), ("step", 9), ("checkpoint", 2), ("step", 13)]
+CASES = [*zip(NAMES, cycle(PLACES), strict=False), *((NAMES[0], ("end", at)) for at in range(3))]
+
+
+@pytest.mark.parametrize(("method", "place"), CASES)
+def test_killed_once(method: str, place: tuple[str, int], tmp_path: Path, run: Runs, untouched: Untouched) -> None:
+    left = killed_and_continued(run, method, tmp_path / "run", *place, untouched[method])
+    queue = left.get("joint", {}).get("method.queue")
+    if queue is not None and queue.ndim == 3 and place == ("step", 13):  # of pairs: it was being filled
+        filled = queue.abs().sum((1, 2)) > 0
         assert 0 < int(filled.sum()) < len(filled)
 
 
@@ -118,11 +126,11 @@ def test_killed_in_half_precision(tmp_path: Path, run: Runs, untouched: Untouche
     """The scale of the loss is part of the state: it falls in the first steps, and then rises and falls."""
     method = f"DINO{HALF}"
     left = killed_and_continued(run, method, tmp_path / "run", "step", 13, untouched[method])
-    assert left["loss_scale"]["scale"] < 2.0**9
-    lines = [json.loads(line) for line in (untouched[method] / "metrics.jsonl").read_text().splitlines()]
+    assert left["loss_scale"]["scale"] < FIRST_SCALE
+    lines = list(Run(untouched[method]).metrics())
     skipped = [line["skipped"] for line in lines if "skipped" in line]
     assert 0 < sum(skipped) < len(skipped)
-    scales = [line["loss_scale"] for line in lines if "skipped" in line]
+    scales = [line["loss_scale"] for line in lines if "loss_scale" in line]
     assert len(set(scales)) > 1
     assert all(math.log2(scale).is_integer() for scale in scales)  # each is that of one step, not a mean
     assert torch.load(untouched[method] / "last.ckpt", weights_only=True)["loss_scale"] != left["loss_scale"]
@@ -132,7 +140,7 @@ def test_killed_in_half_precision(tmp_path: Path, run: Runs, untouched: Untouche
 @pytest.mark.parametrize("point", range(26))
 def test_killed_anywhere(point: int, tmp_path: Path, run: Runs, untouched: Untouched) -> None:
     draw = random.Random(point)
-    method = METHODS[point % len(METHODS)]
+    method = NAMES[point % len(NAMES)]
     where = draw.choice(["step", "step", "refresh", "checkpoint"])
     at = draw.randrange({"step": STEPS, "refresh": 8, "checkpoint": EPOCHS}[where])
     killed_and_continued(run, method, tmp_path / "run", where, at, untouched[method])

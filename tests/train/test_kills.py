@@ -1,4 +1,4 @@
-"""SIGKILL at random steps, over six methods, one and two processes, training and fine-tuning: equal bits at the end.
+"""SIGKILL at random steps, over all methods, one and two processes, training and fine-tuning: equal bits at the end.
 
 Two processes are compared with two that were left alone. The sum of two numbers does not depend on their order, so
 their bits are equal too.
@@ -23,11 +23,12 @@ from typing import Any
 import pytest
 import torch
 
+from ..small_methods import NAMES
 from .killed_processes import Server
-from .test_killed import METHODS, same
+from .test_killed import same
 
 KILLS = int(os.environ.get("HIRL_KILLS", "100"))
-CASES = list(product(("train", "finetune"), (1, 2), METHODS))  # training first: its runs are then fine-tuned
+CASES = list(product(("train", "finetune"), (1, 2), NAMES))  # training first: its runs are then fine-tuned
 
 
 @pytest.fixture

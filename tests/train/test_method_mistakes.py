@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from hirl.cli.main import main
 
-RESNET = {"backbone": "resnet10t", "backbone_args": {"channels": [8, 8, 16, 16]}, "dim": 16}
-VIT = {
-    "backbone": "vit_tiny_patch16_224",
-    "backbone_args": {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 1, "num_heads": 2},
-    "dim": 16,
-    "hidden": 16,
-}
-HEAD = {"hidden": 16, "prototypes": 20, "local_crops": 1}
-METHODS: dict[str, dict[str, Any]] = {
-    "MoCoV2": {**RESNET, "queue_length": 16, "bn_splits": 1},
-    "SimSiam": {**RESNET, "predictor_hidden": 4},
-    "SwAV": {**RESNET, **HEAD},
-    "MoCoV3": VIT,
-    "DINO": {**VIT, **HEAD},
-    "IBOT": {**VIT, **HEAD},
-}
+from ..small_methods import small_arguments
+
 NO_PATCHES = "has no patches to hide: choose a plain vision transformer"
 
 MISTAKES = [
@@ -34,14 +19,14 @@ MISTAKES = [
     ("MoCoV2", "--method.lr -1", "lr is -1.0, but must be at least 0"),
     ("MoCoV2", "--method.warmup_epochs -1", "warmup_epochs is -1.0, but must be at least 0"),
     ("SimSiam", "--method.dim -1", "dim is -1, but must be at least 1"),
-    ("SimSiam", "--method.dim 2.5", "--method.dim must be a whole number, not 2.5"),
+    ("SimSiam", "--method.dim 2.5", "--method.dim is 2.5, but must be a whole number"),
     ("SimSiam", "--method.hidden 0", "hidden is 0, but must be at least 1"),
     ("SimSiam", "--method.predictor_hidden 0", "predictor_hidden is 0, but must be at least 1"),
     ("SimSiam", "--method.lr -0.1", "lr is -0.1, but must be at least 0"),
-    ("SimSiam", "--method.lr fast", "--method.lr must be a number, not fast"),
+    ("SimSiam", "--method.lr fast", "--method.lr is fast, but must be a number"),
     ("SimSiam", "--method.weight_decay -1", "weight_decay is -1.0, but must be at least 0"),
     ("SimSiam", "--method.sgd_momentum 1.5", "sgd_momentum is 1.5, but must be between 0 and 1"),
-    ("SimSiam", "--batch_size 1", "a batch of 1 image is too small for batch norm: use at least 2"),
+    ("SimSiam", "--batch_size 1", "batch_size is 1, but must be at least 2"),
     ("SimSiam", "--method.temperature 0.1", "there is no option --method.temperature"),
     ("SimSiam", '--method.backbone_args {"img_size":32}', "backbone 'resnet10t' cannot be made with"),
     ("SwAV", "--method.queue_length 40", "queue_length is 40, but must be a multiple of the batch of 16 images"),
@@ -56,15 +41,15 @@ MISTAKES = [
     ("SwAV", "--method.local_size -8", "local_size is -8, but must be at least 1"),
     ("SwAV", "--method.start_lr -1", "start_lr is -1.0, but must be at least 0"),
     ("SwAV", "--method.final_lr -1", "final_lr is -1.0, but must be at least 0"),
-    ("SwAV", "--batch_size 1", "a batch of 1 image cannot be balanced over prototypes: use at least 2"),
+    ("SwAV", "--batch_size 1", "batch_size is 1, but must be at least 2"),
     ("MoCoV3", "--method.backbone resnet18 --method.backbone_args null", "is not a plain vision transformer"),
-    ("MoCoV3", "--image_size 0", "image_size must be at least 1, not 0"),
+    ("MoCoV3", "--image_size 0", "image_size is 0, but must be at least 8"),
     ("MoCoV3", "--image_size 30", "views of 30 pixels do not consist of whole patches of 8 pixels"),
     ("MoCoV3", "--method.temperature -1", "temperature is -1.0, but must be above 0"),
     ("MoCoV3", "--method.momentum 1.1", "momentum is 1.1, but must be between 0 and 1"),
     ("MoCoV3", "--method.weight_decay -1", "weight_decay is -1.0, but must be at least 0"),
     ("MoCoV3", "--method.warmup_epochs -2", "warmup_epochs is -2.0, but must be at least 0"),
-    ("MoCoV3", "--batch_size 1", "a batch of 1 image has nothing to contrast with: use at least 2"),
+    ("MoCoV3", "--batch_size 1", "batch_size is 1, but must be at least 2"),
     ("DINO", "--method.backbone resnet18 --method.backbone_args null", "'resnet18' has batch norm, but DINO takes"),
     ("DINO", "--method.hidden -1", "hidden is -1, but must be at least 1"),
     ("DINO", "--method.frozen_epochs -1", "frozen_epochs is -1.0, but must be at least 0"),
@@ -84,7 +69,7 @@ MISTAKES = [
     ("IBOT", "--method.clip 0", "clip is 0.0, but must be above 0"),
     ("IBOT", "--method.final_lr -1", "final_lr is -1.0, but must be at least 0"),
     ("IBOT", "--method.final_weight_decay -1", "final_weight_decay is -1.0, but must be at least 0"),
-    ("IBOT", "--method.shared_head maybe", "--method.shared_head must be true or false, not maybe"),
+    ("IBOT", "--method.shared_head maybe", "--method.shared_head is maybe, but must be true or false"),
 ]
 
 
@@ -94,7 +79,7 @@ def test_a_mistake_is_one_sentence(
 ) -> None:
     images, config = tmp_path / "images.npz", tmp_path / "method.yaml"
     np.savez(images, images=np.random.default_rng(0).integers(0, 256, (40, 32, 32, 3), dtype=np.uint8))
-    chosen = {"class_path": f"hirl.methods.{method}", "init_args": METHODS[method]}
+    chosen = {"class_path": f"hirl.methods.{method}", "init_args": small_arguments(method)}
     options = {"method": chosen, "hierarchy": None, "epochs": 1, "batch_size": 16, "accelerator": "cpu", "devices": 1}
     config.write_text(json.dumps(options))  # which is YAML, too
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +16,12 @@ from torch import Tensor
 
 from hirl import Run
 from hirl.explore.embed import embed
-from hirl.hierarchy.ranks import Ranks
+from hirl.ranks import Ranks
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.train import bank as bank_module
 from hirl.train.bank import Bank
+
+from ..forked import Forked, as_torchrun, wait_for_all
 
 SCRIPT = Path(__file__).parent / "rank_of_a_bank.py"
 N, UNREADABLE = 103, 7
@@ -53,17 +52,7 @@ def banks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, 
     found = {}
     for world in (1, 2, 4):
         folder = tmp_path_factory.mktemp(f"group{world}")
-        processes = [
-            subprocess.Popen(
-                [sys.executable, SCRIPT, str(rank), str(world), folder],
-                stderr=subprocess.PIPE,
-                env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"},
-            )
-            for rank in range(world)
-        ]
-        for process in processes:
-            _, errors = process.communicate(timeout=300)
-            assert process.returncode == 0, errors.decode()
+        wait_for_all([Forked(SCRIPT, str(rank), str(world), folder) for rank in range(world)])
         found[world] = [torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(world)]
     return found
 
@@ -165,11 +154,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Run]:
     noise = np.random.default_rng(1).integers(0, 128, (IMAGES, 16, 16, 3))
     np.savez(folder / "images.npz", images=(pixels + noise).astype(np.uint8))
     (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
-    for devices in (1, 2):
-        named = {"config": folder / "config.yaml", "out": folder / str(devices), "devices": devices}
-        options = [text for name, value in named.items() for text in (f"--{name}", str(value))]
-        command = [sys.executable, "-m", "hirl.cli.main", "pretrain", str(folder / "images.npz"), *options]
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
+    line = ("hirl.cli.main", "pretrain", folder / "images.npz", "--config", folder / "config.yaml")
+    alone = [Forked(*line, "--out", folder / "1")]
+    wait_for_all([*alone, *(Forked(*line, "--out", folder / "2", env=variables) for variables in as_torchrun(2))])
     return {devices: Run(folder / str(devices)) for devices in (1, 2)}
 
 
@@ -186,21 +173,19 @@ def test_a_late_first_tree_is_that_of_one_process(trained: dict[int, Run]) -> No
     assert float((trained[1].tree.leaves == trained[2].tree.leaves).float().mean()) > 0.95
 
 
+def test_the_networks_are_those_of_one_process(trained: dict[int, Run]) -> None:
+    one, two = (load_checkpoint(run.checkpoint_file)["joint"] for run in trained.values())
+    for name, tensor in one.items():
+        if isinstance(tensor, torch.Tensor):
+            torch.testing.assert_close(two[name], tensor, rtol=1e-3, atol=1e-4, msg=name)
+
+
 def test_losses_are_those_of_the_batch_over_all_processes(trained: dict[int, Run]) -> None:
+    one, two = ([line for line in run.metrics() if "loss_image" in line] for run in trained.values())
+    assert len(one) == len(two) == 4  # epochs, the last two with a tree
     for name in ("loss_image", "loss_spd", "contrast_accuracy"):
-        for epoch in range(4):
-            one, two = (epoch_mean(run, name, epoch) for run in trained.values())
-            assert two == pytest.approx(one, rel=1e-3, abs=1e-4), (epoch, name)
-
-
-def epoch_mean(run: Run, name: str, epoch: int) -> float:
-    """The mean over the two steps of an epoch, whichever of them were reported together."""
-    total, before = 0.0, 2 * epoch
-    for line in run.metrics():
-        if name in line and 2 * epoch < line["step"] <= 2 * epoch + 2:
-            total, before = total + line[name] * (line["step"] - before), line["step"]
-    assert before == 2 * epoch + 2
-    return total / 2
+        for epoch in range(2 if name == "loss_spd" else 0, 4):
+            assert two[epoch][name] == pytest.approx(one[epoch][name], rel=1e-3, abs=1e-4), (epoch, name)
 
 
 def test_the_final_tree_is_that_of_the_images_on_any_number_of_processes(trained: dict[int, Run]) -> None:
@@ -222,29 +207,16 @@ class Poisoned(MoCoV2):
 """
 
 
-def two_processes(folder: Path, config: dict[str, Any], out: Path, *options: str) -> list[tuple[int, str]]:
+def two_processes(folder: Path, config: dict[str, Any], out: Path, *options: str) -> list[tuple[int | None, str]]:
     """Exit code and errors of each of two processes, started as torchrun does."""
     np.savez(folder / "images.npz", images=np.random.default_rng(0).integers(0, 256, (200, 16, 16, 3), dtype=np.uint8))
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    group = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    group |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     path = {"PYTHONPATH": os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))}
-    line = ["pretrain", str(folder / "images.npz"), "--config", str(folder / "config.yaml"), "--out", str(out)]
+    files = (folder / "images.npz", "--config", folder / "config.yaml", "--out", out)
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "hirl.cli.main", *line, *options],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | group | path | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
+        Forked("hirl.cli.main", "pretrain", *files, *options, env=variables | path) for variables in as_torchrun(2)
     ]
-    errors = [process.communicate(timeout=300)[1] for process in processes]
-    return [(process.returncode, text) for process, text in zip(processes, errors, strict=True)]
+    return [(process.wait(), process.errors) for process in processes]
 
 
 def test_a_loss_that_is_not_finite_on_one_process_ends_both(tmp_path: Path) -> None:

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
-
 from hirl.cli.collection import page_address
 from hirl.cli.command import Command, check_new
+from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.parser import Parser
 
 if TYPE_CHECKING:
-    from hirl.data import ImageSet
+    from hirl.hierarchy.builder import TreeBuilder
 
 
 def cluster_options(parser: Parser) -> None:
+    from hirl.features.feature_files import FEATURES
     from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 
-    parser.add_argument(
-        "features",
-        type=Path,
-        help="A .npy file of floats of shape (N, D), one row per image, or a .npz of `hirl embed`.",
-    )
+    parser.add_argument("features", type=Path, help=f"One row per image: {FEATURES}, or a folder of its parts.")
     parser.add_argument("--out", type=Path, required=True, help="The file to write the tree to, .safetensors.")
     parser.add_argument(
         "--levels", type=list[PositiveInt], help="Nodes per level, fine to coarse; by default chosen to fit N."
     )
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="Seed of the starting rows.")
     parser.add_options(HierarchicalKMeans)
+    about = "Cluster a sample of this many rows per leaf and assign all rows to its tree; for parts 256 by default."
+    parser.add_argument("--rows_per_prototype", type=PositiveInt, help=about)
+    about = "Times that nodes of the sample are cut to their mean size and it is clustered again, for balance."
+    parser.add_argument("--resample", type=NonNegativeInt, default=0, help=about)
     parser.add_argument(
         "--images", help="Images of the rows, in order: write a page to browse the tree with them beside --out, too."
     )
     about = "Tree builder to use instead of K-means; its options are --builder.NAME."
-    parser.add_object("builder", TreeBuilder, None, about)
+    parser.add_object("builder", TreeBuilder, about)
     parser.add_argument("--overwrite", action="store_true", help="Replace the file at --out if it exists.")
 
 
@@ -44,24 +44,33 @@ def cluster(config: Namespace) -> None:
     import torch
 
     from hirl.data import open_images
-    from hirl.explore.collection_source import check_row_count
-    from hirl.explore.feature_files import read_features, readable_rows
+    from hirl.explore.collection import open_collection
     from hirl.explore.page import check_page_folder
+    from hirl.explore.tree_page import write_tree_page
     from hirl.explore.tree_text import level_table
+    from hirl.features.feature_files import check_row_count, read_features, readable_rows
+    from hirl.features.feature_parts import is_parts
     from hirl.hierarchy.builder import HierarchicalKMeans
-    from hirl.hierarchy.levels import suggest_levels
+    from hirl.hierarchy.level_search import suggest_levels
     from hirl.hierarchy.tree import ABSENT
-    from hirl.terminal.progress import tree_progress
+    from hirl.terminal.progress import progress_bars, tree_progress
 
     check_new(config.out, overwrite=config.overwrite)
     page = config.out.with_name(f"{config.out.stem}_page")
     if config.images is not None:
         check_page_folder(page)
     names = [field.name for field in fields(HierarchicalKMeans)]
-    kmeans = HierarchicalKMeans(**{name: config[name] for name in names})
+    kmeans = HierarchicalKMeans(**{name: getattr(config, name) for name in names})
     if config.builder is not None and kmeans != HierarchicalKMeans():
         raise ValueError(f"--{', --'.join(names)} are options of K-means: give those of --builder as --builder.NAME")
     builder = kmeans if config.builder is None else config.builder
+    if is_parts(config.features) or config.rows_per_prototype is not None:
+        if config.images is not None:
+            raise ValueError("--images is not possible with a tree of a sample: its page would hold too many images")
+        _cluster_sample(config, builder)
+        return
+    if config.resample:
+        raise ValueError("--resample is for a tree of a sample: give --rows_per_prototype too")
     arrays = read_features(config.features)
     features = arrays.get("z0", arrays.get("features"))
     assert features is not None  # as read_features makes sure
@@ -74,7 +83,7 @@ def cluster(config: Namespace) -> None:
         features = features[readable]
     levels: Sequence[int] | None = config.levels
     if levels is None:
-        suggested = suggest_levels(len(features))
+        suggested = suggest_levels(features)
         print(f"levels {tuple(suggested)}: {suggested.why}")
         levels = suggested
     rows = builder.rows_per_step(len(features), levels)
@@ -88,18 +97,51 @@ def cluster(config: Namespace) -> None:
     level_table(tree)
     print(f"Wrote the tree of {tree.count:,} images to {config.out}")
     if images is not None:
-        _write_page(config, images, page)
+        collection = open_collection(config.features, images, tree=config.out)
+        with progress_bars() as bars:
+            write_tree_page(collection, page, progress=bars)
+        print(f"Page of {len(collection):,} images written to {page}. {page_address(page)}")
 
 
-def _write_page(config: Namespace, images: ImageSet, page: Path) -> None:
-    from hirl.explore.collection import open_collection
-    from hirl.explore.tree_page import write_tree_page
-    from hirl.terminal.progress import progress_bars
+def _cluster_sample(config: Namespace, builder: TreeBuilder) -> None:
+    """Build a tree on a sample of features, which may be larger than memory, and assign all rows to it."""
+    from hirl.explore.tree_text import level_table
+    from hirl.features.feature_files import read_features
+    from hirl.features.feature_parts import is_parts, open_parts
+    from hirl.hierarchy.level_search import suggest_levels
+    from hirl.hierarchy.sampled import ROWS_PER_PROTOTYPE, sampled_tree
+    from hirl.terminal.progress import progress_bars, tree_progress
 
-    collection = open_collection(config.features, images, tree=config.out)
-    with progress_bars() as progress:
-        write_tree_page(collection, page, progress=progress)
-    print(f"Page of {len(collection):,} images written to {page}. {page_address(page)}")
+    if is_parts(config.features):
+        parts = open_parts(config.features).finest()
+    else:
+        arrays = read_features(config.features)
+        parts = [arrays["z0"] if "z0" in arrays else arrays["features"]]
+    total = sum(map(len, parts))
+    levels = config.levels
+    if levels is None:
+        levels = suggest_levels(total)
+        print(f"levels {tuple(levels)}: {levels.why}")
+    per_prototype = config.rows_per_prototype or ROWS_PER_PROTOTYPE
+    sample = min(total, per_prototype * levels[0])
+    print(f"{sample:,} of {total:,} rows are clustered, and all are assigned")
+    with (
+        progress_bars() as bars,
+        tree_progress(builder.rows_per_step(sample, levels), levels, builder.max_steps) as progress,
+    ):
+        tree = sampled_tree(
+            parts,
+            tuple(levels),
+            builder=builder,
+            rows_per_prototype=per_prototype,
+            resample=config.resample,
+            seed=config.seed,
+            progress=progress,
+            assigned=lambda done, count: bars("rows assigned", done, count),
+        )
+    tree.save(config.out)
+    level_table(tree)
+    print(f"Wrote the tree of {tree.count:,} images to {config.out}")
 
 
 CLUSTER = Command("cluster", "build a tree of prototypes over features of your own", cluster_options, cluster)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-
-from jsonargparse import Namespace
 
 from hirl.config.parser import Parser
 from hirl.files import check_writable

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
 import yaml
-from jsonargparse import Namespace
 
 from hirl.cli.command import Command
 from hirl.cli.evaluate import add_task_options
-from hirl.cli.pretrain import exit_if_stopped
 from hirl.config import import_class, read_options
 from hirl.config.parser import Parser
 
@@ -39,13 +38,12 @@ def run_compare(config: Namespace) -> None:
     from hirl.studies.compare import compare
 
     options = {name: value for name, value in vars(config).items() if name not in EVALUATIONS} | {
-        "tasks": [config[find_evaluation(name).name] for name in config.tasks],
+        "tasks": [getattr(config, find_evaluation(name).name) for name in config.tasks],
         "arms": named_arms(config.arms),
         "ablate": ablation(config.ablate),
         "classes": [import_class(path) for path in config.classes],
     }
-    with exit_if_stopped():
-        folder = compare(**options)
+    folder = compare(**options)
     print(f"runs and tables are in {folder}")
 
 
@@ -55,7 +53,7 @@ def named_arms(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
     for text in texts:
         name, colon, settings = (part.strip() for part in text.partition(":"))
         if not name or (not colon and "=" in name):
-            raise ValueError(f"--arms {text!r} must be a name, a colon and settings, such as 'light: weight=1'")
+            raise ValueError(f"--arms is {text!r}, but must be a name, a colon and settings, such as 'light: weight=1'")
         if name in arms:
             raise ValueError(f"--arms names the arm {name!r} twice")
         if not colon:
@@ -93,13 +91,13 @@ def _setting(text: str, option: str) -> tuple[str, Any]:
     """`levels=300,30` as a name and its value: a number, a list of numbers, true, false, null or a name."""
     name, equals, value = text.partition("=")
     if not name or not equals or not value:
-        raise ValueError(f"{option} {text!r} must be a setting and its value, such as levels=1000,200,30 or weight=10")
+        raise ValueError(f"{option} is {text!r}, but must be a setting and its value, such as levels=1000,200,30")
     if name == "levels" and value != "null":
         value = f"[{value}]"
     try:
         return name, yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ValueError(f"{option} {text!r} has a value that cannot be read") from error
+        raise ValueError(f"{option} is {text!r}, but its value must be one of YAML") from error
 
 
 COMPARE = Command("compare", "train and evaluate baseline and HIRL side by side", compare_options, run_compare)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
-
 from hirl.cli.command import Command
-from hirl.cli.pretrain import exit_if_stopped
+from hirl.config import NonNegativeInt, PositiveInt
+from hirl.config.parser import Parser
 
 
-def demo_options(parser: ArgumentParser) -> None:
+def demo_options(parser: Parser) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="Folder for pictures, runs and page.")
     parser.add_argument("--images", type=PositiveInt, default=6000, help="Number of pictures to draw and train on.")
     parser.add_argument("--epochs", type=PositiveInt | None, default=None, help="Epochs; by default the recipe's.")
@@ -21,10 +20,7 @@ def demo_options(parser: ArgumentParser) -> None:
 def run_demo(config: Namespace) -> None:
     from hirl.explore.demo import demo
 
-    with exit_if_stopped():
-        # plain numbers, as config.yaml holds them
-        epochs = None if config.epochs is None else int(config.epochs)
-        demo(config.out, images=int(config.images), epochs=epochs, seed=int(config.seed))
+    demo(**vars(config))
 
 
 DEMO = Command("demo", "draw pictures, train with and without HIRL, and write a tree page", demo_options, run_demo)

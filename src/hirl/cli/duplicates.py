@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from jsonargparse import Namespace
-
-from hirl.cli.collection import collection_of, collection_options, page_address
+from hirl.cli.collection import collection_of, collection_options, page_address, target
 from hirl.cli.command import Command
 from hirl.config.parser import Parser
 
@@ -21,7 +20,11 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--threshold", type=float, help="Cosine of features from which images may be copies; by default measured."
     )
-    parser.add_argument("--out", type=Path, help="The folder to write to; by default duplicates/ in the run folder.")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="The folder to write to; by default duplicates/ in the run's folder.",
+    )
     parser.add_argument("--overwrite", action="store_true", help="Replace lists there that have other content.")
 
 
@@ -29,11 +32,10 @@ def run(config: Namespace) -> None:
     from hirl.explore.duplicates import Kind, find_duplicates, measure_threshold
     from hirl.explore.file_lists import check_unchanged, write_list
     from hirl.explore.gallery_page import Gallery, write_gallery
-    from hirl.explore.page import check_page_folder, default_folder, page_folder
+    from hirl.explore.page import page_folder
     from hirl.terminal.progress import progress_bars
 
-    folder = config.out if config.out is not None else default_folder(config.subject, "duplicates")
-    check_page_folder(folder)
+    folder = target(config, "duplicates")
     collection = collection_of(config)
     if config.threshold is None:
         threshold = measure_threshold(collection, device=config.device)

@@ -1,32 +1,45 @@
-"""`hirl embed`: features, z⁰…zᴸ and paths of images, in a file."""
+"""`hirl embed`: features, z⁰…zᴸ and paths of images, in a file or in parts."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 
-from jsonargparse import Namespace
-
+from hirl.cli.collection import ENCODER
 from hirl.cli.command import Command, check_new
+from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.parser import Parser
 
 
 def embed_options(parser: Parser) -> None:
     from hirl.explore.embed import embed
+    from hirl.features.feature_files import WRITTEN
 
-    about = "A run folder or a checkpoint in it, a file of weights, a timm name, or torchvision:NAME."
-    parser.add_argument("subject", help=about)
+    parser.add_argument("subject", help=ENCODER)
     parser.add_options(embed, skip={"subject", "out", "method", "quiet"})
-    parser.add_argument("--out", type=Path, required=True, help="The file to write, .npz or .parquet.")
+    about = f"The file to write, {' or '.join(WRITTEN)}; or a folder for parts in half precision."
+    parser.add_argument("--out", type=Path, required=True, help=about)
+    about = "Number of parts in a folder; by default one per 50,000 images. Start the command again to share the work."
+    parser.add_argument("--parts", type=PositiveInt, help=about)
+    parser.add_argument("--ray", type=NonNegativeInt, default=0, help="Workers on a Ray cluster that write parts.")
     parser.add_argument("--method", help="The class of the run's method as package.module.Class, if not part of hirl.")
     parser.add_argument("--overwrite", action="store_true", help="Replace the file at --out.")
 
 
 def run_embed(config: Namespace) -> None:
-    from hirl.explore.embed import check_target, embed
+    from hirl.explore.embed import embed
+    from hirl.explore.embed_parts import embed_parts
+    from hirl.features.feature_files import check_target
 
+    options = {name: value for name, value in vars(config).items() if name != "overwrite"}
+    if not config.out.suffix or config.out.is_dir():
+        parts = embed_parts(**options)
+        print(f"{sum(parts.rows):,} images written to {len(parts.rows)} parts in {config.out}")
+        return
+    if options.pop("parts") is not None or options.pop("ray"):
+        raise ValueError(f"--parts and --ray write a folder of parts, but --out is {str(config.out)!r}: name a folder")
     check_target(config.out)
     check_new(config.out, overwrite=config.overwrite)
-    options = {name: value for name, value in vars(config).items() if name != "overwrite"}
     arrays = embed(**options)
     shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
     print(f"{shapes} written to {config.out}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from argparse import Namespace
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from jsonargparse import Namespace
-
+from hirl.cli.collection import ENCODER
 from hirl.cli.command import Command
-from hirl.config.line import option_values
 from hirl.config.parser import Parser
 
 
@@ -15,9 +15,7 @@ def evaluate_options(parser: Parser) -> None:
     from hirl.evals import EVALUATIONS
     from hirl.evals.evaluate import DEFAULT_TASKS, evaluate
 
-    parser.add_argument(
-        "subject", help="A run folder, a checkpoint in it, a file of weights, a timm name, or torchvision:NAME."
-    )
+    parser.add_argument("subject", help=ENCODER)
     tasks = f"Any of {', '.join(EVALUATIONS)}; by default {', '.join(DEFAULT_TASKS)}."
     parser.add_argument("tasks", nargs="*", help=tasks)
     parser.add_options(evaluate, skip={"subject", "tasks", "method", "quiet"})
@@ -32,9 +30,9 @@ def add_task_options(parser: Parser, default: Sequence[str]) -> None:
     for name, kind in EVALUATIONS.items():
         parser.add_options(kind, name)
 
-    def check(_files: Namespace, values: Namespace) -> None:
+    def check(_files: Mapping[str, Any], values: Namespace) -> None:
         asked = [find_evaluation(name).name for name in values.tasks or default]
-        for option in option_values(parser.argv):
+        for option in parser.line.options:
             task, dot, _ = option.partition(".")
             if dot and task in EVALUATIONS and task not in asked:
                 raise ValueError(
@@ -49,7 +47,7 @@ def run_evaluate(config: Namespace) -> None:
     from hirl.evals import EVALUATIONS, find_evaluation
     from hirl.evals.evaluate import DEFAULT_TASKS, evaluate
 
-    tasks = [config[find_evaluation(name).name] for name in config.tasks or DEFAULT_TASKS]
+    tasks = [getattr(config, find_evaluation(name).name) for name in config.tasks or DEFAULT_TASKS]
     options = {name: value for name, value in vars(config).items() if name not in {*EVALUATIONS, "subject", "tasks"}}
     evaluate(config.subject, *tasks, **options)
 

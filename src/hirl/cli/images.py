@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import os
+from argparse import Namespace
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
-from jsonargparse.typing import PositiveInt
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from hirl.cli.command import Command
-from hirl.cli.sheets import check_sheet, print_skipped, save_sheet, sheet_options, source_options
+from hirl.cli.sheets import check_sheet, print_skipped, save_sheet, sheet_options
+from hirl.config import PositiveInt
+from hirl.config.parser import Parser
 
 if TYPE_CHECKING:
     from hirl.data import ImageSet
 
 
-def images_options(parser: ArgumentParser) -> None:
-    source_options(parser)
+def images_options(parser: Parser) -> None:
+    parser.add_argument("source", help="a folder, a .npz file, or a known name such as shapes or cifar10")
+    parser.add_argument("--split", help="train, val, test …; by default the training split")
+    parser.add_argument("--root", type=Path, help="the folder that holds a torchvision data set")
+    parser.add_argument("--download", action="store_true", help="download a missing torchvision data set")
     parser.add_argument("--tile", type=PositiveInt, default=64, help="side of an image on the sheet in pixels")
     parser.add_argument("--columns", type=PositiveInt, default=4, help="images per class on the sheet")
     sheet_options(parser, required=False)

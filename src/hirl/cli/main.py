@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import sys
 import warnings
+from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
-
-from jsonargparse import Namespace
 
 from hirl.cli.cluster import CLUSTER
 from hirl.cli.compare import COMPARE
@@ -16,8 +15,9 @@ from hirl.cli.demo import DEMO
 from hirl.cli.duplicates import DUPLICATES
 from hirl.cli.embed import EMBED
 from hirl.cli.evaluate import EVALUATE
+from hirl.cli.export import EXPORT
 from hirl.cli.images import IMAGES
-from hirl.cli.pretrain import PRETRAIN, STOPPED
+from hirl.cli.pretrain import PRETRAIN
 from hirl.cli.runs import RUNS
 from hirl.cli.sample import SAMPLE
 from hirl.cli.search import SEARCH
@@ -27,29 +27,14 @@ from hirl.cli.tsne import TSNE
 from hirl.cli.tune import TUNE
 from hirl.cli.views import VIEWS
 from hirl.config.parser import Parser
+from hirl.signals import Stopped
 
-COMMANDS = {
-    command.name: command
-    for command in (
-        DEMO,
-        PRETRAIN,
-        EVALUATE,
-        COMPARE,
-        TUNE,
-        EMBED,
-        TREE,
-        TSNE,
-        SEARCH,
-        DUPLICATES,
-        SAMPLE,
-        SHOW,
-        RUNS,
-        IMAGES,
-        VIEWS,
-        CLUSTER,
-    )
-}
+COMMANDS = {command.name: command for command in (
+    DEMO, PRETRAIN, EVALUATE, COMPARE, TUNE, EMBED, TREE, TSNE, SEARCH, DUPLICATES, SAMPLE, EXPORT, SHOW, RUNS, IMAGES,
+    VIEWS, CLUSTER,
+)}  # fmt: skip
 MISTAKE = 2
+STOPPED = 130  # as a shell expects it of an interrupted command
 
 ABOUT = """usage: hirl COMMAND [options]
 
@@ -68,6 +53,7 @@ examples:
   hirl search runs/photos-dino-hirl-0 cat.jpg          the images most like one, at each level
   hirl duplicates runs/photos-dino-hirl-0              copies, and which to keep
   hirl sample runs/photos-dino-hirl-0 --size 200       a balanced, diverse part of the images, to label first
+  hirl export runs/photos-dino-hirl-0 --to onnx --out encoder.onnx --levels   features and paths for onnxruntime
   hirl show runs/photos-dino-hirl-0                    a run as a page of text
   hirl images photos/ --out sheet.png                  what is in a folder, and a contact sheet of it
   hirl views photos/ --method DINO --out views.png     the views that a method trains on
@@ -96,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print("hirl:", " ".join(line.strip() for line in str(error).splitlines()), file=sys.stderr)
         return MISTAKE
+    except Stopped:  # which has been reported
+        return STOPPED
     except KeyboardInterrupt:
         print("hirl: stopped", file=sys.stderr)
         return STOPPED
@@ -116,7 +104,11 @@ def _run(args: Sequence[str]) -> None:
         hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(COMMANDS)}"
         raise ValueError(f"there is no command {name!r}: {hint}")
     else:
-        COMMANDS[name].run(parse(name, args[1:]))
+        from hirl.processes import notice_lost_processes
+
+        config = parse(name, args[1:])
+        with notice_lost_processes():
+            COMMANDS[name].run(config)
 
 
 def parse(name: str, args: Sequence[str]) -> Namespace:

@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from jsonargparse import Namespace
+from argparse import Namespace
+from collections.abc import Mapping
+from typing import Any
 
 from hirl.cli.command import Command
-from hirl.config.line import option_values
 from hirl.config.parser import Parser
-
-STOPPED = 130
 
 
 def pretrain_options(parser: Parser) -> None:
     from hirl.train.pretrain import pretrain
 
     parser.add_config_options(pretrain, positional="data")
-    has_arguments = any(name.startswith("method.") for name in option_values(parser.argv))
+    has_arguments = any(name.startswith("method.") for name in parser.line.options)
 
-    def adapt(recipe: Namespace, values: Namespace) -> None:
-        if values.method is not None and "method" not in recipe and not has_arguments:
+    def adapt(recipe: Mapping[str, Any], values: Namespace) -> None:
+        if values.method is not None and not has_arguments and not any(name.startswith("method.") for name in recipe):
             values.method = type(values.method)  # named only: its arguments are chosen for the images
         scale_start(recipe, values)
 
     parser.adapt = adapt
 
 
-def scale_start(recipe: Namespace, values: Namespace) -> None:
+def scale_start(recipe: Mapping[str, Any], values: Namespace) -> None:
     """With other epochs than the recipe's, start the tree at the same share of them, unless the line says when."""
     start, epochs = recipe.get("hierarchy.start_epoch"), recipe.get("epochs")
     if values.hierarchy is None or start is None or epochs in (None, values.epochs):
@@ -44,24 +39,12 @@ def run_pretrain(config: Namespace) -> None:
     from hirl.train.pretrain import pretrain
 
     check_data(config, "pretrain")
-    with exit_if_stopped():
-        pretrain(**vars(config))
+    pretrain(**vars(config))
 
 
 def check_data(config: Namespace, command: str) -> None:
     if config.data is None:
         raise ValueError(f"{command} needs the images to train on: hirl {command} FOLDER")
-
-
-@contextmanager
-def exit_if_stopped() -> Iterator[None]:
-    """Exit as a shell expects it of an interrupted command, once the run has been saved."""
-    from hirl.train.loop import Stopped
-
-    try:
-        yield
-    except Stopped:
-        sys.exit(STOPPED)
 
 
 PRETRAIN = Command("pretrain", "learn a hierarchical representation from images", pretrain_options, run_pretrain)

@@ -2,63 +2,63 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from hirl.cli.command import Command
+from hirl.config.parser import Parser
 from hirl.runs.faults import find_faults
-from hirl.runs.folder import Run
-from hirl.runs.state import run_state
+from hirl.runs.folder import RunFolder
+from hirl.runs.metrics import METRICS, course
+from hirl.terminal.figures import Kind
 
 MARKS = ("config.yaml", "metrics.jsonl", "last.ckpt")  # a folder with any of them is a run, though it may be broken
-# The finest level: on the val split, on a fifth of the training images, and the latter in runs of earlier versions.
-KNN = ("knn_val_level_0", "knn_train_level_0", "knn_level_0")
+COLUMNS = tuple(dict.fromkeys(metric.column for metric in METRICS if metric.column is not None))
 
 
-def runs_options(parser: ArgumentParser) -> None:
+def runs_options(parser: Parser) -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), help="A folder of runs; by default runs.")
 
 
 def runs(config: Namespace) -> None:
-    list_runs(config.folder)
-
-
-def list_runs(folder: Path) -> None:
     """Print a line per run below a folder."""
+    folder = config.folder
     found = sorted({file.parent for name in MARKS for file in folder.glob(f"**/{name}")})
     if not found:
         raise ValueError(f"there is no run below {str(folder)!r}")
     table = Table(title=f"runs in {escape(str(folder))}", title_justify="left")
-    for heading in ("run", "state", "loss_image", "loss_spd", "knn"):
+    for heading in ("run", "state", *COLUMNS):
         # Long names go on in the next line: runs often differ at the end of their names.
         table.add_column(heading, justify="left" if heading in ("run", "state") else "right", overflow="fold")
     for place in found:
-        run = Run(place)
+        run = RunFolder(place)
         lines = list(run.metrics())
-        last = [_last(lines, name) for name in ("loss_image", "loss_spd")]
-        knn = next((value for name in KNN if (value := _last(lines, name)) is not None), None)
-        cells = [(f"{value:.4f}" if value else "") for value in last] + ["" if knn is None else f"{knn:.1%}"]
-        table.add_row(escape(str(place.relative_to(folder))), _state(run, lines), *cells)
+        cells = [_cell(lines, column) for column in COLUMNS]
+        table.add_row(escape(str(place.relative_to(folder))), _state(run), *cells)
     Console().print(table)
 
 
-def _state(run: Run, lines: Sequence[dict[str, Any]]) -> str:
+def _state(run: RunFolder) -> str:
     faults = find_faults(run)
     broken = f"broken: {', '.join(faults)}" if faults else ""
     try:
-        return "; ".join(filter(None, (run_state(run, lines), broken)))
+        return "; ".join(filter(None, (run.state, broken)))
     except ValueError:  # no configuration
         return broken
 
 
-def _last(lines: Sequence[dict[str, Any]], name: str) -> float | None:
-    return next((line[name] for line in reversed(lines) if isinstance(line.get(name), float)), None)
+def _cell(lines: Sequence[dict[str, Any]], column: str) -> str:
+    """The last value of the first metric of a column that the run has reported."""
+    for metric in METRICS:
+        if metric.column == column and (values := course(lines, metric)):
+            return f"{values[-1]:.1%}" if metric.kind is Kind.SHARE else f"{values[-1]:.4f}"
+    return ""
 
 
 RUNS = Command("runs", "list runs", runs_options, runs)

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
-
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from typing import Literal
 
 from hirl.cli.collection import collection_of, collection_options
 from hirl.cli.command import Command, check_new
+from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.parser import Parser
+
+SIZE = 200  # images to choose unless told otherwise
 
 
 def options(parser: Parser) -> None:
     collection_options(parser)
-    parser.add_argument("--size", type=PositiveInt, default=200, help="Images to choose.")
+    parser.add_argument("--size", type=PositiveInt, help="Images to choose; by default 200, or all if there are fewer.")
     parser.add_argument(
         "--pick",
-        choices=("typical", "spread"),
+        type=Literal["typical", "spread", "unsure"],
         default="typical",
-        help="Which images of a leaf: its most typical, or images far from each other.",
+        help="Which images of a leaf: its most typical, images far from each other, or those nearest to another leaf.",
     )
     parser.add_argument(
         "--seed", type=NonNegativeInt, default=0, help="Seed that decides between branches of one size."
     )
     parser.add_argument(
-        "--out", type=Path, help="The list (.txt, .csv or .json); by default sample_SIZE.txt in the run folder."
+        "--out",
+        type=Path,
+        help="The list (.txt, .csv or .json); by default sample_SIZE.txt in the run's folder.",
     )
     parser.add_argument("--links", type=Path, help="A new folder to fill with links to the images, instead of a list.")
     parser.add_argument("--overwrite", action="store_true", help="Replace a list or a folder of links that exists.")
@@ -34,31 +38,32 @@ def options(parser: Parser) -> None:
 def run(config: Namespace) -> None:
     from hirl.explore.file_lists import check_list, check_unchanged, has_line_break, write_links, write_list
     from hirl.explore.sample import sample_images
+    from hirl.explore.subjects import default_folder
     from hirl.files import atomic_folder
 
     if config.out is not None and config.links is not None:
         raise ValueError("--out names a list and --links a folder: give one of them")
-    subject = Path(config.subject)
-    default = (subject if subject.is_dir() else subject.parent) / f"sample_{config.size}.txt"
-    out = config.out if config.out is not None else default
     if config.links is not None:
         if config.links.exists() and not config.overwrite:
             raise ValueError(f"{str(config.links)!r} exists already: name another --links, or pass --overwrite")
-    else:
-        check_list(out)
-        check_new(out, overwrite=config.overwrite or config.out is None)
+    elif config.out is not None:
+        check_list(config.out)
+        check_new(config.out, overwrite=config.overwrite)
     collection = collection_of(config)
     if collection.tree_note:
         print(collection.tree_note)
-    chosen = sample_images(collection, config.size, pick=config.pick, seed=config.seed)
+    size = min(SIZE, len(collection)) if config.size is None else config.size
+    chosen = sample_images(collection, size, pick=config.pick, seed=config.seed)
     paths = [collection.images.path(index) for index in chosen]
     if config.links is not None:
         with atomic_folder(config.links) as aside:
             write_links(aside, paths)
         print(f"Linked {len(chosen):,} of {len(collection):,} images in {config.links}")
         return
-    if config.out is None and has_line_break(paths):
-        out = out.with_suffix(".csv")
+    out = config.out
+    if out is None:
+        suffix = ".csv" if has_line_break(paths) else ".txt"
+        out = default_folder(config.subject, "sample", encoder=config.encoder).with_name(f"sample_{size}{suffix}")
     tree = collection.tree
     nodes = tree.path(tree.leaves[chosen]).tolist()
     rows = [

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
-
-from hirl.cli.collection import collection_of, collection_options, page_address
+from hirl.cli.collection import collection_of, collection_options, page_address, target
 from hirl.cli.command import Command
+from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.parser import Parser
 
 if TYPE_CHECKING:
     from hirl.data import ImageSet
     from hirl.explore.collection import Collection
     from hirl.explore.gallery_page import Gallery
-    from hirl.explore.search import Found
+    from hirl.explore.search import Neighbours
 
 
 def options(parser: Parser) -> None:
-    collection_options(parser, subject="A run folder, or a checkpoint in it.", tree=False)
+    collection_options(parser, subject="A folder of images, a run folder, or a checkpoint in one.", tree=False)
     parser.add_argument("query", help="An image file.")
     parser.add_argument(
         "--level",
@@ -28,19 +27,21 @@ def options(parser: Parser) -> None:
         help="Compare z0 (the finest), z1 … or zL (the coarsest); by default each of them.",
     )
     parser.add_argument("--count", type=PositiveInt, default=24, help="Images to find per level.")
-    parser.add_argument("--out", type=Path, help="The page's folder; by default search/ in the run folder.")
+    parser.add_argument("--out", type=Path, help="The page's folder; by default search/ in the run's folder.")
 
 
 def run(config: Namespace) -> None:
     import json
 
     from hirl.explore.gallery_page import write_gallery
-    from hirl.explore.page import check_page_folder, default_folder, page_folder
-    from hirl.explore.search import open_query, query_representations, search, search_report
+    from hirl.explore.page import page_folder
+    from hirl.explore.search import NO_ENCODER, open_query, query_representations, search, search_report
+    from hirl.explore.subjects import kind_of
     from hirl.terminal.progress import progress_bars
 
-    folder = config.out if config.out is not None else default_folder(config.subject, "search")
-    check_page_folder(folder)
+    folder = target(config, "search")
+    if kind_of(config.subject) == "features":
+        raise ValueError(NO_ENCODER)
     open_query(config.query, channels=3)  # a mistake in its name is found before the work
     collection = collection_of(config)
     query = open_query(config.query, channels=collection.images.channels)
@@ -52,25 +53,30 @@ def run(config: Namespace) -> None:
         write_gallery(aside, folder, gallery_of(collection, query, found), progress=progress)
         (aside / "search.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
     for one in report["levels"]:
-        print(
-            f"z{one['level']}: " + ", ".join(f"{image['file']} ({image['cosine']:.3f})" for image in one["images"][:3])
-        )
+        near = ", ".join(f"{image['file']} ({image['cosine']:.3f})" for image in one["images"][:3])
+        print(f"{'nearest' if collection.run is None else 'z' + str(one['level'])}: {near}")
     print(f"Page and search.json written to {folder}. {page_address(folder)}")
 
 
-def gallery_of(collection: Collection, query: ImageSet, found: list[Found]) -> Gallery:
+def gallery_of(collection: Collection, query: ImageSet, found: list[Neighbours]) -> Gallery:
     from hirl.explore.gallery_page import Gallery, Group, Tile
 
     groups = [Group("Query", [Tile((query, 0), Path(query.path(0)).name, "query")])]
     for one in found:
         # The tree counts its levels from 0; z0 is that of the method, so z1 belongs to level 0.
         coarser = f"trained with level {one.level - 1} of the tree"
-        note = "as fine as the method tells images apart" if one.level == 0 else coarser
+        finest = "by the features" if collection.run is None else "as fine as the method tells images apart"
         tiles = [
             Tile((collection.images, image), f"{cosine:.3f}  {Path(collection.images.path(image)).name}")
             for image, cosine in zip(one.images, one.similarity, strict=True)
         ]
-        groups.append(Group(f"Nearest in z{one.level}", tiles, note))
+        groups.append(
+            Group(
+                "Nearest" if collection.run is None else f"Nearest in z{one.level}",
+                tiles,
+                finest if one.level == 0 else coarser,
+            )
+        )
     facts = [f"among {len(collection):,} images of {collection.data}", "by cosine"]
     return Gallery(f"{collection.name} · search", Path(query.path(0)).name, groups, facts)
 

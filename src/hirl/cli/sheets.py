@@ -1,13 +1,13 @@
-"""Options, checks and output that `hirl images` and `hirl views` share: a source of images, a contact sheet."""
+"""Options, checks and output that `hirl images` and `hirl views` share: those of a contact sheet."""
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
-
 from hirl.cli.command import check_new
+from hirl.config.parser import Parser
 from hirl.files import atomic_write
 
 if TYPE_CHECKING:
@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 FORMATS = {".png": "PNG", ".webp": "WEBP", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 
-def source_options(parser: ArgumentParser) -> None:
-    parser.add_argument("source", help="a folder, a .npz file, or a known name such as shapes or cifar10")
-    parser.add_argument("--split", help="train, val, test …; by default the training split")
-    parser.add_argument("--root", type=Path, help="the folder that holds a torchvision data set")
-    parser.add_argument("--download", action="store_true", help="download a missing torchvision data set")
-
-
-def sheet_options(parser: ArgumentParser, *, required: bool) -> None:
+def sheet_options(parser: Parser, *, required: bool) -> None:
     parser.add_argument("--out", type=Path, required=required, help="the file of the contact sheet (.png, .webp, .jpg)")
     parser.add_argument("--overwrite", action="store_true", help="replace the file at --out")
 

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import math
+from argparse import Namespace
 from collections.abc import Sequence
-from itertools import chain, pairwise
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from hirl.cli.collection import page_address
 from hirl.cli.command import Command
+from hirl.config.parser import Parser
 from hirl.runs.faults import find_faults
-from hirl.runs.folder import Run
-from hirl.runs.results import list_results
-from hirl.runs.state import run_state
+from hirl.runs.folder import RunFolder
+from hirl.runs.metrics import LOSS_IMAGE, LOSS_SPD, course, last_figures
+from hirl.runs.results import distinguishing_settings, list_results, tested_on
 from hirl.terminal.figures import format_figure, with_kinds
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 WIDTH = 60
 
 
-def show_options(parser: ArgumentParser) -> None:
+def show_options(parser: Parser) -> None:
     parser.add_argument("run", type=Path, help="A run folder.")
     parser.add_argument(
         "--page", action="store_true", help="Write a page with curves to page/ in the run folder instead."
@@ -34,113 +35,76 @@ def show_options(parser: ArgumentParser) -> None:
 
 
 def show(config: Namespace) -> None:
-    run = Run(config.run)
-    if config.page:
-        write_page(run)
-    else:
-        show_run(run)
+    (write_page if config.page else show_run)(RunFolder(config.run))
 
 
-def write_page(run: Run) -> None:
+def write_page(run: RunFolder) -> None:
     """Write the run's curves, warnings, results and configuration as a page."""
     from hirl.explore.run_page import write_run_page
 
+    found = list_results(run.results_folder)
+    settings = distinguishing_settings(found)
     results = {
-        file.name: {
+        f"{file.name} ({settings[file]})" if settings[file] else file.name: {
             name: format_figure(value)
             for name, value in with_kinds(result["headline"], result["kinds"]["headline"]).items()
         }
-        for file, result in list_results(run.results_folder).items()
+        for file, result in found.items()
     }
     folder = run.folder / "page"
-    write_run_page(run, folder, state=run_state(run, list(run.metrics())), results=results)
+    write_run_page(run, folder, state=run.state, results=results)
     print(f"Page written to {folder}. {page_address(folder)}")
 
 
-def show_run(run: Run) -> None:
+def show_run(run: RunFolder) -> None:
     """Print the state of a run, its losses over time, its last figures, its files and its configuration."""
     console = Console()
+    say = partial(console.print, highlight=False, soft_wrap=True)
     config, lines = run.config, list(run.metrics())
     started = run.starts()
-    console.print(f"[bold]{escape(str(run.folder))}[/bold]: {run_state(run, lines)}", highlight=False, soft_wrap=True)
+    say(f"[bold]{escape(str(run.folder))}[/bold]: {run.state}")
     if faults := find_faults(run):
-        console.print(escape(f"broken: {', '.join(faults)}"), style="yellow", highlight=False, soft_wrap=True)
-    for name in ("loss_image", "loss_spd"):
-        if losses := loss_course(lines, name):
-            console.print(
-                f"{name:<12} {sparkline(losses.values)} {losses.first:.4f} → {losses.last:.4f}",
-                highlight=False,
-                soft_wrap=True,
-            )
-    figures = {
-        name: value
-        for line in lines
-        for name, value in line.items()
-        if name not in ("step", "epoch", "finished", "saved")
-    }
+        say(escape(f"broken: {', '.join(faults)}"), style="yellow")
+    for loss in (LOSS_IMAGE, LOSS_SPD):
+        if values := course(lines, loss):
+            shown = f"{loss.name:<12} {sparkline(values)} {values[0]:.4f} → {values[-1]:.4f}"
+            say(shown)
     table = Table(title="last figures", title_justify="left", show_header=False)
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.4g}" if isinstance(value, float) else str(value))
+    for name, value in last_figures(lines).items():
+        table.add_row(escape(name), format_figure(value))
     console.print(table)
+    if sides := run.adaptation:
+        from hirl.train.start_and_adapted import comparison_text
+
+        say(escape(comparison_text(sides)))
     if results := list_results(run.results_folder):
         console.print(_results_table(results))
     present = [
         file for file in (run.encoder_file, run.tree_file, run.checkpoint_file, run.skipped_file) if file.exists()
     ]
     present += sorted(run.checkpoints_folder.glob("*.ckpt"))
-    console.print(
-        "files: " + ", ".join(str(file.relative_to(run.folder)) for file in present), highlight=False, soft_wrap=True
-    )
+    say("files: " + ", ".join(str(file.relative_to(run.folder)) for file in present))
     if run.resolved:
         resolved = ", ".join(f"{name} {value}" for name, value in run.resolved.items())
-        console.print(escape(f"resolved: {resolved}"), highlight=False, soft_wrap=True)
+        say(escape(f"resolved: {resolved}"))
     if started and {"versions", "command"} <= started[-1].keys():
         versions = ", ".join(f"{name} {number}" for name, number in started[-1]["versions"].items())
-        console.print(f"started {len(started)} time(s), last with {versions}", highlight=False, soft_wrap=True)
-        console.print(escape("command: " + " ".join(started[-1]["command"])), highlight=False, soft_wrap=True)
-    console.print(escape(yaml.safe_dump(config, sort_keys=False, allow_unicode=True)), highlight=False, soft_wrap=True)
-
-
-class LossCourse(NamedTuple):
-    """A loss over time, and its means over the first and the last epoch that has it."""
-
-    values: list[float]
-    first: float
-    last: float
-
-
-def loss_course(lines: Sequence[dict[str, Any]], name: str) -> LossCourse | None:
-    """The course of a loss; None if there is none, or if it was always 0, as L_SPD is before the first tree.
-
-    The first epoch is one value, its mean: a contrastive loss begins low, while a queue is still empty.
-    """
-    epochs: dict[int, list[tuple[float, int]]] = {}  # (loss, steps) per report, by epoch
-    done = 0
-    for line in lines:
-        if isinstance(line.get(name), float):
-            if line[name] != 0:
-                epochs.setdefault(math.ceil(line["epoch"]), []).append((line[name], max(1, line["step"] - done)))
-            done = line["step"]
-    if not epochs:
-        return None
-    means = [
-        sum(loss * steps for loss, steps in reports) / sum(steps for _, steps in reports)
-        for reports in (epochs[min(epochs)], epochs[max(epochs)])
-    ]
-    first, *later = ([loss for loss, _ in reports] for reports in epochs.values())
-    return LossCourse([means[0], *chain(*later)] if later else first, *means)
+        say(f"started {len(started)} time(s), last with {versions}")
+        say(escape("command: " + " ".join(started[-1]["command"])))
+    say(escape(yaml.safe_dump(config, sort_keys=False, allow_unicode=True)))
 
 
 def _results_table(results: dict[Path, dict[str, Any]]) -> Table:
-    """A row per result: its file, the images it was tested on and its headline figures."""
+    """A row per result: its file and what tells it from others, the images it was tested on, its headline figures."""
     table = Table(title="results", title_justify="left")
     for heading in ("file", "tested on", "figures"):
         table.add_column(heading, overflow="fold")
+    settings = distinguishing_settings(results)
     for file, result in results.items():
-        tested = (result["protocol"].get("data") or {}).get("test") or {}
         figures = with_kinds(result["headline"], result["kinds"]["headline"])
         shown = "\n".join(f"{name} {format_figure(value)}" for name, value in figures.items())
-        table.add_row(escape(file.name), escape(str(tested.get("name", ""))), escape(shown))
+        named = "\n".join(filter(None, (file.name, settings[file])))
+        table.add_row(escape(named), escape(tested_on(result)), escape(shown))
     return table
 
 

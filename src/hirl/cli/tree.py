@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import Namespace
-from jsonargparse.typing import PositiveInt
-
-from hirl.cli.collection import collection_of, collection_options, page_address
+from hirl.cli.collection import collection_of, collection_options, page_address, target
 from hirl.cli.command import Command
+from hirl.config import PositiveInt
 from hirl.config.parser import Parser
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 def options(parser: Parser) -> None:
     collection_options(parser)
-    parser.add_argument("--out", type=Path, help="The page's folder; by default tree/ in the run folder.")
+    parser.add_argument("--out", type=Path, help="The page's folder; by default tree/ in the run's folder.")
     parser.add_argument("--names", type=Path, help="Names of nodes, exported by the page as JSON.")
     parser.add_argument("--thumbnail", type=PositiveInt, default=96, help="Pixels per thumbnail, at most.")
     parser.add_argument("--text", action="store_true", help="Print the tree instead of writing a page.")
@@ -29,7 +28,6 @@ def options(parser: Parser) -> None:
 
 
 def run(config: Namespace) -> None:
-    from hirl.explore.page import check_page_folder, default_folder
     from hirl.explore.tree_figure import check_figure, write_tree_figure
     from hirl.explore.tree_page import read_names, write_tree_page
     from hirl.terminal.progress import progress_bars
@@ -39,11 +37,9 @@ def run(config: Namespace) -> None:
         raise ValueError(f"--node {config.node} says where a figure begins: give the figure's file with --figure")
     if config.figure is not None:
         check_figure(config.figure)
-    folder = config.out if config.out is not None else default_folder(config.subject, "tree")
-    if page:
-        check_page_folder(folder)
+    folder = target(config, "tree") if page else Path()
     collection = collection_of(config)
-    names = {} if config.names is None else read_names(config.names, collection.tree)
+    names = {} if config.names is None else read_names(config.names, collection.tree_id)
     if collection.tree_note:
         print(collection.tree_note)
     if config.text:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveFloat, PositiveInt
-
-from hirl.cli.collection import collection_of, collection_options, page_address
+from hirl.cli.collection import collection_of, collection_options, page_address, target
 from hirl.cli.command import Command
+from hirl.config import NonNegativeInt, PositiveFloat, PositiveInt
 from hirl.config.parser import Parser
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def options(parser: Parser) -> None:
     collection_options(parser)
     parser.add_argument("--against", help="A second run, or features of the same images, to show beside the first.")
     parser.add_argument(
-        "--algorithm", choices=("tsne", "umap"), default="tsne", help="umap needs the library umap-learn."
+        "--algorithm", type=Literal["tsne", "umap"], default="tsne", help="umap needs the library umap-learn."
     )
     parser.add_argument(
         "--level", type=NonNegativeInt, help="Map z0 (the finest), z1 …; by default the encoder's pooled features."
@@ -36,32 +35,31 @@ def options(parser: Parser) -> None:
     parser.add_argument("--points", type=PositiveInt, default=10_000, help="Images shown without labels, at most.")
     parser.add_argument("--perplexity", type=PositiveFloat, default=30.0, help="Neighbours that count, for t-SNE.")
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="Seed of the choice of images and of the map.")
-    parser.add_argument("--out", type=Path, help="The folder to write to; by default tsne/ in the run folder.")
+    parser.add_argument("--out", type=Path, help="The folder to write to; by default tsne/ in the run's folder.")
 
 
 def run(config: Namespace) -> None:
     import torch
 
-    from hirl.explore.page import check_page_folder, default_folder, page_folder
+    from hirl.explore.page import page_folder
     from hirl.explore.tsne import choose_points, chosen_colouring, colourings, map_features, place_points
     from hirl.explore.tsne_figure import write_map_figure
     from hirl.explore.tsne_page import write_map_page
     from hirl.terminal.progress import progress_bars
 
-    folder = config.out if config.out is not None else default_folder(config.subject, config.algorithm)
-    check_page_folder(folder)
+    folder = target(config, config.algorithm)
     first = collection_of(config)
     if first.tree_note:
         print(first.tree_note)
     chosen_colouring(colourings(first, torch.arange(len(first))), config.colour)
     collections = [first] if config.against is None else [first, _other(config, first)]
-    choice = {"classes": config.classes, "per_class": config.per_class, "points": config.points, "seed": config.seed}
-    points = choose_points(first, **choice)
+    classes, per_class, seed = config.classes, config.per_class, config.seed
+    points = choose_points(first, classes=classes, per_class=per_class, points=config.points, seed=seed)
     panels = []
     for collection in collections:
         features = map_features(collection, config.level)[points]
         print(f"Computing the {config.algorithm} map of {len(points):,} images of {collection.name}", flush=True)
-        places = place_points(features, algorithm=config.algorithm, perplexity=config.perplexity, seed=config.seed)
+        places = place_points(features, algorithm=config.algorithm, perplexity=config.perplexity, seed=seed)
         panels.append((collection.name, places))
     found = colourings(first, points)
     main = chosen_colouring(found, config.colour)
@@ -77,10 +75,15 @@ def run(config: Namespace) -> None:
 
 def _other(config: Namespace, first: Collection) -> Collection:
     """The collection to show beside the first: of the same images."""
+    from hirl.explore.subjects import kind_of
+
     data, split = config.data, config.split
-    if data is None and first.run is not None and Path(config.against).is_dir():
-        data, split = first.run.config["data"], split or first.run.config.get("split")
-    other = collection_of(config, subject=config.against, data=data, split=split, tree=None, levels=None)
+    if data is None and kind_of(config.against) == "run":
+        if kind_of(config.subject) == "images":
+            data = config.subject
+        elif first.run is not None:
+            data, split = first.run.config["data"], split or first.run.config.get("split")
+    other = collection_of(config, subject=config.against, data=data, split=split, tree=None, levels=None, encoder=None)
     if other.paths != first.paths:
         raise ValueError(f"{config.against} has other images than {config.subject}: name those to show with --data")
     return other

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from jsonargparse import Namespace
+from argparse import Namespace
 
 from hirl.cli.command import Command
-from hirl.cli.pretrain import check_data, exit_if_stopped, scale_start
+from hirl.cli.pretrain import check_data, scale_start
 from hirl.config.parser import Parser
 
 
@@ -20,8 +20,7 @@ def run_tune(config: Namespace) -> None:
     from hirl.studies.tune import tune
 
     check_data(config, "tune")
-    with exit_if_stopped():
-        best = tune(**vars(config))
+    best = tune(**vars(config))
     sizes = " ".join(map(str, best.levels or ()))
     print(f"the lowest joint loss: --hierarchy.levels {sizes} --hierarchy.negatives {best.negatives}")
 

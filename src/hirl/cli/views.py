@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from jsonargparse import Namespace
-from jsonargparse.typing import NonNegativeInt, PositiveInt
+from argparse import Namespace
 
 from hirl.cli.command import Command
 from hirl.cli.sheets import check_sheet, print_skipped, save_sheet, sheet_options
+from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.classes import known_classes
 from hirl.config.parser import Parser
 
@@ -34,9 +34,9 @@ def run_views(config: Namespace) -> None:
     if config.data is None:
         raise ValueError("views needs images: hirl views FOLDER --method METHOD --out FILE")
     if config.image_size is not None and config.image_size < 1:
-        raise ValueError(f"image_size must be at least 1, not {config.image_size}")
+        raise ValueError(f"image_size is {config.image_size}, but must be at least 1")
     if config.seed < 0:
-        raise ValueError(f"seed must be at least 0, not {config.seed}")
+        raise ValueError(f"seed is {config.seed}, but must be at least 0")
     if config.method is None:
         names = ", ".join(known_classes(Method))
         raise ValueError(f"the option --method is missing: choose one of {names}, or a recipe with --config")

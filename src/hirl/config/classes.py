@@ -21,7 +21,7 @@ def class_path(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def known_classes(base: type) -> dict[str, type]:
+def known_classes(base: type) -> dict[str, type[Any]]:
     """The classes for `base` that can be named without their module, by name: those of the package it comes from."""
     package = base.__module__.rpartition(".")[0] or base.__module__
     importlib.import_module(package)
@@ -32,7 +32,8 @@ def known_classes(base: type) -> dict[str, type]:
         for child in kind.__subclasses__():
             yield from below(child)
 
-    found = [kind for kind in below(base) if kind.__module__.partition(".")[0] == top and not inspect.isabstract(kind)]
+    candidates = below(base) if inspect.isabstract(base) else [base]  # a class that stands for itself has no variants
+    found = [kind for kind in candidates if kind.__module__.partition(".")[0] == top and not inspect.isabstract(kind)]
     return {kind.__name__: kind for kind in sorted(found, key=lambda kind: kind.__name__)}
 
 

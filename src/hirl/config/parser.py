@@ -1,57 +1,173 @@
-"""The parser: options, types and help read off signatures, with values from files and from the command line."""
+"""The command line and files of options as values: options, types and help are read off signatures."""
 
 from __future__ import annotations
 
-import argparse
+import difflib
 import inspect
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NoReturn
+import shutil
+import textwrap
+from argparse import Namespace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
 
-from jsonargparse import ArgumentParser, Namespace
-
-from hirl.config.choices import Choices, Slot
 from hirl.config.classes import find_class, known_classes
-from hirl.config.docstrings import argument_help, summary
-from hirl.config.help import HelpFormatter
-from hirl.config.hints import list_depth, takes_null
-from hirl.config.line import join_lists, last_values, option_values, without_options
 from hirl.config.plain import read_options
-from hirl.config.sentences import option_names, sentence, unknown
+from hirl.config.selection import Selection
+from hirl.config.signatures import MISSING, Parameter, argument_help, parameters, summary
+from hirl.config.values import NUMBERS, Mismatch, convert, join_tokens, list_depth, rule, takes_null
+
+HELP_COLUMN = 24
 
 
-class Parser(ArgumentParser):
-    """A parser that reads its options off signatures and raises a ValueError of one sentence for any mistake.
+class CommandLine:
+    """The tokens of a command line, read once: those before the first option, and those after each."""
 
-    An option that takes an object (`--method DINO`) names a class, whose arguments are options of their own
-    (`--method.lr 0.1`). The classes and `--config` files in `argv` decide which options there are.
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self.groups: list[tuple[str | None, list[str], bool]] = [(None, [], False)]  # option, tokens, given as --x=y
+        for token in tokens:
+            if token.startswith("--") and len(token) > 2:
+                name, equals, value = token[2:].partition("=")
+                self.groups.append((name, [value] if equals else [], bool(equals)))
+            else:
+                self.groups[-1][1].append(token)
+        self.wants_help = "help" in self.options or "-h" in tokens
+
+    @property
+    def options(self) -> list[str]:
+        return [name for name, _, _ in self.groups if name is not None]
+
+    def values(self, name: str) -> list[str | None]:
+        """The first token after each use of an option; None where there is none."""
+        return [tokens[0] if tokens else None for option, tokens, _ in self.groups if option == name]
+
+    def last_values(self) -> dict[str, str | None]:
+        return {name: self.values(name)[-1] for name in self.options}
+
+
+@dataclass
+class Option:
+    """An option, or with `positional` an argument without dashes.
+
+    many: takes all tokens that follow; flag: takes none, and is true if it is given; read: its value has been read
+    before the others, since it decides which of them there are.
     """
 
-    def __init__(self, *, argv: Sequence[str] = (), **options: Any) -> None:
-        options.setdefault("formatter_class", HelpFormatter)
-        super().__init__(**options | {"allow_abbrev": False})
-        self.argv = list(argv)
-        self.source: str | None = None  # the file whose options are parsed, if it is not the command line
-        self.choices: list[Choices] = []
-        self.read_before: dict[str, argparse.Action] = {}  # options whose values decide which other options there are
-        self.needed: list[str] = []
-        self.given = Namespace()  # values from files
-        self.adapt: Callable[[Namespace, Namespace], None] | None = None
-        """Called with the values from files and all values, to fit one to the other."""
+    name: str
+    hint: Any = str
+    default: Any = None
+    about: str = ""
+    group: str = ""
+    positional: bool = False
+    required: bool = False
+    many: bool = False
+    flag: bool = False
+    read: bool = False
+    metavar: str = ""
+
+    def take(self, tokens: list[str], *, joined: bool) -> int:
+        """How many of the tokens that follow it belong to it; the rest are arguments."""
+        if self.flag:
+            return 0
+        if joined:
+            return 1
+        if self.many:
+            return len(tokens)
+        if list_depth(self.hint) and tokens and NUMBERS.fullmatch(tokens[0]):
+            return next((place for place, token in enumerate(tokens) if not NUMBERS.fullmatch(token)), len(tokens))
+        return min(1, len(tokens))
+
+    def value(self, tokens: list[str]) -> Any:
+        """The tokens as a value, or a ValueError with the rule that they break."""
+        if self.flag:
+            return True
+        try:
+            if self.many:
+                return [convert(token, self.hint) for token in tokens]
+            return convert(join_tokens(tokens, self.hint), self.hint)
+        except Mismatch as error:
+            name = self.name if self.positional else f"--{self.name}"
+            raise ValueError(f"{name} is {' '.join(tokens)}, but must be {rule(self.hint)}") from error
+
+    @property
+    def heading(self) -> str:
+        """Its name as the help shows it: `--levels N [N ...]`."""
+        if self.positional:
+            return self.name
+        shown = self.metavar
+        if not shown and list_depth(self.hint):
+            shown = "N [N ...]"
+        elif not shown and self.hint is bool:
+            shown = "{true,false}"
+        elif not shown and get_origin(self.hint) is Literal:
+            shown = f"{{{','.join(map(str, get_args(self.hint)))}}}"
+        shown = shown or self.name.rpartition(".")[2].upper()
+        return f"--{self.name}" if self.flag else f"--{self.name} {shown}{' ...' if self.many else ''}"
+
+    @property
+    def explanation(self) -> str:
+        if self.positional or self.flag or self.default in (None, MISSING, [], ()):
+            return self.about
+        values = self.default if isinstance(self.default, list | tuple) else [self.default]
+        shown = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
+        return f"{self.about} (default: {shown})".lstrip()
+
+
+class Parser:
+    """Reads options off signatures and raises a ValueError of one sentence for any mistake.
+
+    An option that takes an object (`--method DINO`) names a class, whose arguments are options of their own
+    (`--method.lr 0.1`). The classes and `--config` files on the command line decide which options there are.
+    """
+
+    def __init__(self, *, argv: Sequence[str] = (), prog: str = "", description: str = "") -> None:
+        self.prog, self.description = prog, description
+        self.line = CommandLine(argv)
+        self.options = {"help": Option("help", about="Show this text and exit.", flag=True, read=True)} if prog else {}
+        self.groups: dict[str, str] = {"": ""}  # heading → text
+        self.selections: list[Selection] = []
+        self.given: dict[str, Any] = {}  # values from files
+        self.adapt: Callable[[Mapping[str, Any], Namespace], None] | None = None
+        """Called with the values from files, by dotted name, and all values, to fit one to the other."""
 
     # Options
+
+    def add_argument(
+        self,
+        name: str,
+        *,
+        type: Any = str,  # noqa: A002 (as argparse calls it)
+        default: Any = None,
+        required: bool = False,
+        nargs: Literal["?", "*", "+"] | None = None,
+        action: Literal["store_true"] | None = None,
+        help: str = "",  # noqa: A002
+    ) -> None:
+        """Add an option, `--name`, or an argument, `name`, as argparse does."""
+        positional = not name.startswith("--")
+        self.options[name.lstrip("-")] = Option(
+            name=name.lstrip("-"),
+            hint=type,
+            default=False if action else default,
+            about=help,
+            positional=positional,
+            required=required or (positional and nargs in (None, "+")),
+            many=nargs in ("*", "+"),
+            flag=action is not None,
+        )
 
     def add_options(self, function: Callable[..., Any], key: str = "", *, skip: Collection[str] = ()) -> None:
         """Add an option for each parameter of a function or class, except those in `skip`.
 
-        With a key, the options of a class are `--key.name`, and the namespace holds an object of the class at the key.
+        With a key, the options of a class are `--key.name`, and the values hold an object of the class at the key.
         """
-        self.add_choices(Choices(function, key, line=last_values(option_values(self.argv)), skip=skip))
+        self._add_selection(Selection(function, key, line=self.line.last_values(), skip=skip))
 
-    def add_object(self, key: str, base: type, default: object, about: str) -> None:
-        """Add an option for an object of a class: `--key` names the class, `--key.name` its arguments."""
-        choices = Choices(lambda: None, line=last_values(option_values(self.argv)))
-        choices.open(key, Slot(base, default is None, default, about))
-        self.add_choices(choices)
+    def add_object(self, key: str, base: type, about: str) -> None:
+        """Add an option for an object of a class, by default null: `--key` names the class, `--key.name` arguments."""
+        selection = Selection(lambda: None, line=self.line.last_values())
+        selection.open(key, Parameter(base | None, None, about, base, optional=True))
+        self._add_selection(selection)
 
     def add_config_options(
         self, function: Callable[..., Any], *, positional: str, only: Collection[str] | None = None
@@ -63,148 +179,220 @@ class Parser(ArgumentParser):
             positional: The parameter that is given without dashes. A file may give it as well.
             only: The parameters that get options; a file may hold the others, which has no effect. By default all.
         """
-        line = option_values(self.argv)
-        skip = set() if only is None else set(inspect.signature(function).parameters) - {positional, *only}
-        choices = Choices(function, line=last_values(line), skip=skip)
-        for name in line.get("config", ()):
+        skip = set() if only is None else parameters(function).keys() - {positional, *only}
+        selection = Selection(function, line=self.line.last_values(), skip=skip)
+        for name in self.line.values("config"):
             if name is None:
                 raise ValueError("--config needs a value: a recipe such as small/dino or a YAML file")
-            choices.read(read_options(name), name)
-        place = choices.values.pop(positional, None)
-        choices.skip = {positional, *skip}
-        self.add_argument(positional, nargs="?", default=place, help=argument_help(function, positional))
-        self._add_read_before(self._optionals, "config", "RECIPE", "A recipe such as small/dino, or a YAML file.")
-        self.add_choices(choices)
-        self.given = Parser().parse_files(choices)
+            selection.read(read_options(name), name)
+        given, about = selection.values.pop(positional, None), argument_help(function, positional)
+        self.options[positional] = Option(positional, Any, given, about, positional=True)
+        about = "A recipe such as small/dino, or a YAML file."
+        self.options["config"] = Option("config", about=about, read=True, metavar="RECIPE")
+        selection.skip = {positional, *skip}
+        self._add_selection(selection)
+        self.given = file_values(selection)
 
-    def add_choices(self, choices: Choices, *, values_only: bool = False) -> None:
-        """Add the options of a function or class and of all classes that are chosen for it.
-
-        `values_only`: without the options that name these classes.
-        """
-        self.choices.append(choices)
-        owners = {choices.key: choices.function} | choices.kinds
-        for key, owner in owners.items():
-            if owner is not None:
-                title = f"{key} options ({owner.__name__})"
-                group = self.add_argument_group(title, summary(owner)) if key else self
-                self._add_arguments(group, choices, owner, key, values_only)
-        self.set_defaults(choices.defaults)
-
-    def _add_arguments(
-        self, group: Any, choices: Choices, owner: Callable[..., Any], key: str, values_only: bool
-    ) -> None:
-        prefix = f"{key}." if key else ""
-        inner = {name[len(prefix) :]: slot for name, slot in choices.slots.items() if name.rpartition(".")[0] == key}
-        for name, slot in () if values_only else inner.items():
-            place = prefix + name
-            self._add_read_before(
-                self._optionals if group is self else group,
-                place,
-                "CLASS" if inspect.isabstract(slot.base) or not slot.optional else "null",
-                slot.about,
-            )
-            group.add_argument(f"--{place}.help", action=ClassHelp, slot=slot, chosen=choices.kinds.get(place))
-        add = group.add_class_arguments if isinstance(owner, type) else group.add_function_arguments
-        skip = {*inner, *(choices.skip if key == choices.key else ())}
-        for dest in add(owner, key or None, as_group=False, skip=skip, fail_untyped=False):
-            action = next(action for action in self._actions if action.dest == dest)
-            if action.required:  # checked when a file and the command line have both been read
-                action.required = False
-                self.needed.append(dest)
-
-    def _add_read_before(self, group: argparse._ArgumentGroup, key: str, metavar: str, about: str) -> None:
-        """Show an option in the help that the parser itself never meets: `parse_args` leaves it out."""
-        self.read_before[key] = argparse.Action([f"--{key}"], key, metavar=metavar, help=about)
-        group._group_actions.append(self.read_before[key])
+    def _add_selection(self, selection: Selection) -> None:
+        self.selections.append(selection)
+        for key, slot in selection.slots.items():
+            optional = slot.base is not None and slot.optional and not inspect.isabstract(slot.base)
+            metavar, group = "null" if optional else "CLASS", _heading(key.rpartition(".")[0], selection)
+            self.options[key] = Option(key, about=slot.about, group=group, read=True, metavar=metavar)
+            known = list(known_classes(slot.base)) if slot.base is not None else []
+            listed = f": {', '.join(known)}" if len(known) > 1 else ""
+            about = f"Show the options of a {key.rpartition('.')[2]} and exit{listed}."
+            self.options[f"{key}.help"] = Option(f"{key}.help", about=about, group=group, read=True, metavar="CLASS")
+        for option in _options_of(selection):
+            self.options.setdefault(option.name, option)
+        for key, owner in selection.owners().items():
+            if key:
+                self.groups[_heading(key, selection)] = summary(owner)
 
     # Values
 
     def read(self) -> Namespace:
         """The values of all options, with an object wherever a class was chosen."""
-        self.name_lists()
-        depths = {option: list_depth(action) for option, action in self._option_string_actions.items()}
-        args = join_lists(without_options(self.argv, self.read_before), depths)
-        given = self.given.clone()
-        values = self.build(self.instantiate(self.parse_args(args, self.given)))
+        self._show_help()
+        top = {name: option.default for name, option in self.options.items() if not (option.read or option.group)}
+        values = top | self.given | self._line_values()
+        for option in self.options.values():
+            if option.required and values.get(option.name) in (None, []):
+                raise ValueError(f"the {'argument ' if option.positional else 'option --'}{option.name} is missing")
+        for selection in self.selections:
+            check_complete(selection, values)
+        for selection in self.selections:
+            values = selection.build(values)
+        found = Namespace(**values)
         if self.adapt is not None:
-            self.adapt(given, values)
+            self.adapt(self.given, found)
+        return found
+
+    def _line_values(self) -> dict[str, Any]:
+        """The values of the options on the command line, and then of the arguments."""
+        values: dict[str, Any] = {}
+        arguments: list[str] = []
+        for name, tokens, joined in self.line.groups:
+            option = None if name is None else self.options.get(name)
+            if name is None:
+                arguments += tokens
+                continue
+            if option is None or option.positional:
+                raise ValueError(self._unknown(name))
+            count = option.take(tokens, joined=joined)
+            if not count and not option.flag:
+                raise ValueError(f"--{name} needs a value")
+            if not option.read:
+                values[name] = option.value(tokens[:count])
+            arguments += tokens[count:]
+        for option in self.options.values():
+            if option.positional and arguments:
+                own, arguments = (arguments, []) if option.many else (arguments[:1], arguments[1:])
+                values[option.name] = option.value(own)
+        if arguments:
+            raise ValueError(f"the argument {arguments[0]!r} is one too many")
         return values
 
-    def name_lists(self) -> None:
-        """Let the help show lists of numbers in the way they are written."""
-        for action in self._actions:
-            # Without jsonargparse's `--list+ item`, which appends to a list.
-            action.option_strings = [option for option in action.option_strings if not option.endswith("+")]
-            if list_depth(action):
-                action.metavar = "N [N ...]"
+    def _unknown(self, name: str) -> str:
+        for selection in self.selections:
+            for key in selection.slots:
+                if name.startswith(f"{key}.") and selection.kinds.get(key) is None:
+                    state = "is null" if key in selection.kinds else "is missing"
+                    remedy = "" if key in self.line.options else f": give --{key} as well"
+                    return f"there is no option --{name}, since --{key} {state}{remedy}"
+        return unknown_option(name, [option.name for option in self.options.values() if not option.positional])
 
-    def parse_files(self, choices: Choices) -> Namespace:
-        """The values that files give, checked and of their types. A mistake names its file."""
-        self.add_choices(choices, values_only=True)
-        known = option_names(self)
-        namespace = Namespace()
-        for key, value in choices.values.items():
-            self.source = choices.sources[key]
-            if key not in known:
-                raise ValueError(f"{self._where()}{unknown(key, known, '')}")
-            if value is None and not takes_null(self._option_string_actions[f"--{key}"]):
-                self.error(f'Parser key "{key}": Got value: null')  # which jsonargparse takes for not given
-            one = Namespace()
-            one[key] = value
-            namespace.update(self.parse_object(one, defaults=False))
-        return namespace
+    # Help
 
-    def build(self, namespace: Namespace) -> Namespace:
-        """The namespace with an object wherever a class was chosen."""
-        for choices in self.choices:
-            for key, slot in choices.slots.items():
-                if key not in choices.kinds:
-                    names = ", ".join(known_classes(slot.base))
-                    raise ValueError(f"{self._where()}the option {self._dashes}{key} is missing: choose one of {names}")
-        for dest in self.needed:
-            if namespace.get(dest) is None:
-                raise ValueError(f"{self._where()}the option {self._dashes}{dest} is missing")
-        for choices in self.choices:
-            choices.build(namespace)
-        return namespace
+    def _show_help(self) -> None:
+        for selection in self.selections:
+            for key, slot in selection.slots.items():
+                if f"{key}.help" in self.line.options:
+                    named = self.line.last_values()[f"{key}.help"]
+                    assert slot.base is not None
+                    kind = find_class(named, slot.base, what=key) if named else selection.kinds.get(key)
+                    if kind is None:
+                        names = ", ".join(known_classes(slot.base))
+                        raise ValueError(f"--{key}.help needs a class: choose one of {names}")
+                    shown = Parser()
+                    shown.add_options(kind, key)
+                    print(shown.help_text())
+                    raise SystemExit(0)
+        if self.line.wants_help:
+            print(self.help_text())
+            raise SystemExit(0)
 
-    # Messages
-
-    @property
-    def _dashes(self) -> str:
-        return "--" if self.source is None else ""
-
-    def _where(self) -> str:
-        return "" if self.source is None else f"{self.source!r}: "
-
-    def error(self, message: str, ex: Exception | None = None) -> NoReturn:
-        text = sentence(message, self, [*option_names(self), *self.read_before], self._dashes)
-        for choices in self.choices:
-            for key in choices.slots:
-                if choices.kinds.get(key) is None and f" {self._dashes}{key}." in text:
-                    state = "is null" if key in choices.kinds else "is missing"
-                    text = f"{text.partition(':')[0]}, since {self._dashes}{key} {state}"
-        raise ValueError(self._where() + text) from ex
+    def help_text(self) -> str:
+        """The usage, and every option with its description and its default."""
+        width = max(60, shutil.get_terminal_size().columns - 2)
+        positional = [option for option in self.options.values() if option.positional]
+        parts = []
+        if self.prog:
+            required = [option for option in self.options.values() if option.required and not option.positional]
+            usage = [option.name if option.required else f"[{option.name}]" for option in positional]
+            usage += [f"--{option.name} ..." for option in required]
+            parts += [" ".join(["usage:", self.prog, *usage, "[options]"]), *textwrap.wrap(self.description, width)]
+        sections = {"arguments": ("", positional)} if positional else {}
+        for group, text in self.groups.items():
+            own = [option for option in self.options.values() if option.group == group and not option.positional]
+            sections[group or "options"] = (text, own)
+        for heading, (text, own) in sections.items():
+            if own:
+                parts += ["", f"{heading}:", *textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ")]
+                parts += [line for option in own for line in _help_lines(option, width)]
+        return "\n".join(parts)
 
 
-class ClassHelp(argparse.Action):
-    """`--method.help DINO`: the options of one class."""
+def load(
+    function: Callable[..., Any],
+    options: Mapping[str, Any],
+    *,
+    source: str = "the options",
+    classes: Collection[type] = (),
+    skip: Collection[str] = (),
+) -> dict[str, Any]:
+    """Keyword arguments for a function or class, of the plain options that YAML holds.
 
-    def __init__(self, option_strings: Sequence[str], dest: str, **options: Any) -> None:
-        self.key = dest.removesuffix(".help")
-        self.slot, self.chosen = options.pop("slot"), options.pop("chosen")
-        about = f"Show the options of a {self.key.rpartition('.')[2]} and exit."
-        options |= {"nargs": "?", "metavar": "CLASS", "default": argparse.SUPPRESS, "help": about}
-        super().__init__(option_strings, argparse.SUPPRESS, **options)
+    Options that are not given are left to the function, except for those that take an object.
 
-    def __call__(self, parser: Any, _namespace: Any, name: Any, _option: str | None = None) -> None:
-        kind = find_class(name, self.slot.base, what=self.key) if name else self.chosen
-        if kind is None:
-            names = ", ".join(known_classes(self.slot.base))
-            raise ValueError(f"--{self.key}.help needs a class: choose one of {names}")
-        shown = Parser(prog=parser.prog, usage=argparse.SUPPRESS, add_help=False)
-        shown.add_options(kind, self.key)
-        shown.name_lists()
-        shown.print_help()
-        parser.exit()
+    Args:
+        function: Any function or class with typed parameters.
+        options: Options by name; objects as `class_path` and `init_args`.
+        source: The file that the options come from, for messages.
+        classes: Classes outside hirl that the options may name.
+        skip: Parameters that are left out, whether the options give them or not.
+    """
+    selection = Selection(function, classes=classes, option="--classes", skip=skip)
+    selection.read(options, source)
+    values = file_values(selection)
+    check_complete(selection, values, source=source)
+    return selection.build(values)
+
+
+def file_values(selection: Selection) -> dict[str, Any]:
+    """The values that files give, checked and of their types. A mistake names its file."""
+    known = {option.name: option for option in _options_of(selection)}
+    values = {}
+    for key, value in selection.values.items():
+        source = selection.sources[key]
+        if key not in known:
+            raise ValueError(f"{source!r}: {unknown_option(key, [*known, *selection.slots], '')}")
+        hint = known[key].hint
+        try:
+            if value is None and not takes_null(hint):
+                raise Mismatch
+            values[key] = convert(value, hint)
+        except Mismatch as error:
+            shown = "null" if value is None else value
+            raise ValueError(f"{source!r}: {key} is {shown}, but must be {rule(hint)}") from error
+    return values
+
+
+def check_complete(selection: Selection, values: Mapping[str, Any], *, source: str | None = None) -> None:
+    """Raise a ValueError if an object or a parameter without a default is not given."""
+    where, dashes = ("", "--") if source is None else (f"{source!r}: ", "")
+    for key, slot in selection.slots.items():
+        if key not in selection.kinds:
+            assert slot.base is not None
+            names = ", ".join(known_classes(slot.base))
+            raise ValueError(f"{where}the option {dashes}{key} is missing: choose one of {names}")
+    for option in _options_of(selection):
+        if option.default is MISSING and values.get(option.name, MISSING) is MISSING:
+            raise ValueError(f"{where}the option {dashes}{option.name} is missing")
+
+
+def unknown_option(name: str, known: Sequence[str], dashes: str = "--") -> str:
+    """The message for an unknown option, with similar ones: `batch_size` for `batch-size`, `method.lr` for `lr`."""
+    meant = name.replace("-", "_")
+    known = [option for option in known if not option.endswith(".help")]
+    close = [option for option in known if option.rpartition(".")[2] == meant.rpartition(".")[2]]
+    close.sort(key=lambda option: option.count("."))
+    close += difflib.get_close_matches(meant, known, n=2, cutoff=0.75)
+    choices = " or ".join(f"{dashes}{option}" for option in list(dict.fromkeys(close))[:3])
+    return f"there is no option {dashes}{name}" + (f": did you mean {choices}?" if choices else "")
+
+
+def _options_of(selection: Selection) -> Iterator[Option]:
+    """An option for each plain parameter of the function and of the classes that are chosen for it."""
+    for key, owner in selection.owners().items():
+        prefix = f"{key}." if key else ""
+        for name, parameter in parameters(owner).items():
+            place = prefix + name
+            skipped = place in selection.skip or (key == selection.key and name in selection.skip)
+            if parameter.base is None and not skipped:
+                default = selection.defaults.get(place, parameter.default)
+                yield Option(place, parameter.hint, default, parameter.about, _heading(key, selection))
+
+
+def _heading(key: str, selection: Selection) -> str:
+    owner = selection.owners().get(key)
+    return f"{key} options ({getattr(owner, '__name__', '')})" if key and owner is not None else ""
+
+
+def _help_lines(option: Option, width: int) -> list[str]:
+    heading = f"  {option.heading}"
+    indent = " " * HELP_COLUMN
+    text = textwrap.wrap(option.explanation, width, initial_indent=indent, subsequent_indent=indent)
+    if text and len(heading) < HELP_COLUMN - 1:
+        return [heading.ljust(HELP_COLUMN) + text[0].lstrip(), *text[1:]]
+    return [heading, *text]

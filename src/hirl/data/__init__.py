@@ -9,34 +9,22 @@ if TYPE_CHECKING:
     from hirl.data.shapes import Shapes as Shapes
     from hirl.data.sources import BadImage as BadImage
     from hirl.data.sources import ImageSet as ImageSet
-    from hirl.data.sources import ImageStream as ImageStream
     from hirl.data.sources import Skipped as Skipped
     from hirl.data.sources import in_memory as in_memory
     from hirl.data.sources import open_images as open_images
     from hirl.data.sources import open_in_memory as open_in_memory
-    from hirl.data.sources import open_source as open_source
     from hirl.data.sources import read_or_replace as read_or_replace
-    from hirl.data.stream_loader import StreamLoader as StreamLoader
     from hirl.data.views import View as View
     from hirl.data.views.render import Batch as Batch
 
-_HOMES = {
-    "BadImage": "sources",
-    "Batch": "views.render",
-    "EvaluationLoader": "loader",
-    "ImageSet": "sources",
-    "ImageStream": "sources",
-    "Loader": "loader",
-    "Shapes": "shapes",
-    "Skipped": "sources",
-    "StreamLoader": "stream_loader",
-    "View": "views",
-    "in_memory": "sources",
-    "open_images": "sources",
-    "open_in_memory": "sources",
-    "open_source": "sources",
-    "read_or_replace": "sources",
+_NAMES = {
+    "loader": "EvaluationLoader Loader",
+    "shapes": "Shapes",
+    "sources": "BadImage ImageSet Skipped in_memory open_images open_in_memory read_or_replace",
+    "views": "View",
+    "views.render": "Batch",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:

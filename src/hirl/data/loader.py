@@ -7,7 +7,7 @@ together get the same images as a single one. Tasks carry their epoch, so worker
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -21,6 +21,7 @@ from hirl.data.views import View
 from hirl.data.views.centre import CentreRenderer
 from hirl.data.views.draws import Ints, permutation
 from hirl.data.views.render import Batch, Normalisation, Piece, ViewRenderer, is_batched, join, to_device
+from hirl.signals import shielded
 
 _LARGEST_PIECE = 64  # images per task of a worker: limits shared memory and the wait for the first batch
 _BATCHES_AHEAD = 2
@@ -52,8 +53,7 @@ class _Pieces(Dataset[Piece | BadImage]):
 class _Tasks(Sampler[_Task]):
     """The tasks of an epoch, set before it starts."""
 
-    def __init__(self) -> None:
-        self.tasks: list[_Task] = []
+    tasks: Sequence[_Task] = ()
 
     def __iter__(self) -> Iterator[_Task]:
         return iter(self.tasks)
@@ -93,20 +93,21 @@ class _Batches:
             cuts = [[share] for share in shares]
         self._tasks.tasks = [(epoch, indices) for cut in cuts for indices in cut]
         start = perf_counter()
-        pieces = iter(self._pieces)
+        pieces = shielded(self._pieces)
         for cut in cuts:
-            piece = join([to_device(_or_raise(next(pieces)), self._renderer.device) for _ in cut])
-            for bad in piece.bad:
-                self.skipped.add(bad)
-            batch = self._renderer.finish(piece, epoch)
+            parts = [to_device(check_piece(next(pieces), self.skipped), self._renderer.device) for _ in cut]
+            batch = self._renderer.finish(join(parts), epoch)
             self.waited += perf_counter() - start
             yield batch
             start = perf_counter()
 
 
-def _or_raise(piece: Piece | BadImage) -> Piece:
+def check_piece(piece: Piece | BadImage, skipped: Skipped) -> Piece:
+    """The piece that a worker sent, its unreadable images recorded; or the error it sent instead, raised."""
     if isinstance(piece, BadImage):
         raise piece
+    for bad in piece.bad:
+        skipped.add(bad)
     return piece
 
 
@@ -118,17 +119,19 @@ def default_workers(images: ImageSet) -> int:
     return min(cores, 8)
 
 
-def _check_ranks(rank: int, world_size: int) -> None:
+def _check(images: ImageSet, rank: int, world_size: int) -> None:
+    if len(images) == 0:
+        raise ValueError(f"{images.name} has no images, but a loader needs at least one.")
     if not 0 <= rank < world_size:
         raise ValueError(f"rank is {rank} of world_size {world_size}, but must be at least 0 and below world_size.")
 
 
-def _check_images(images: ImageSet) -> None:
-    if len(images) == 0:
-        raise ValueError(f"{images.name} has no images, but a loader needs at least one.")
-
-
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def resized_side(size: int) -> int:
+    """The shorter side of an image before its central square of `size` is taken; small images have no margin."""
+    return round(size * 256 / 224) if size >= 96 else size
 
 
 def default_normalisation(channels: int) -> Normalisation:
@@ -174,8 +177,7 @@ class Loader(_Batches):
         std: tuple[float, ...] | None = None,
     ) -> None:
         """`batch_size` is the global one, over all ranks."""
-        _check_images(images)
-        _check_ranks(rank, world_size)
+        _check(images, rank, world_size)
         if not views:
             raise ValueError("views is empty, but a loader needs at least one view.")
         if batch_size < 1 or batch_size % world_size:
@@ -188,22 +190,12 @@ class Loader(_Batches):
                 "choose a smaller one, or drop_last=False."
             )
         self.normalisation = normalisation(images, mean, std)
-        self.batch_size = batch_size
-        self.seed = seed
-        self.shuffle = shuffle
-        self.drop_last = drop_last
-        self.rank = rank
-        self.world_size = world_size
-        self.epoch = 0
-        self.start_batch = 0
-        self._count = len(images)
+        self.batch_size, self.seed, self.shuffle, self.drop_last = batch_size, seed, shuffle, drop_last
+        self.rank, self.world_size = rank, world_size
+        self.epoch, self.start_batch = 0, 0
+        self._count, place = len(images), torch.device(device)
         self.renderer = ViewRenderer(
-            images,
-            tuple(views),
-            seed=seed,
-            normalisation=self.normalisation,
-            device=torch.device(device),
-            strict=strict,
+            images, tuple(views), seed=seed, normalisation=self.normalisation, device=place, strict=strict
         )
         super().__init__(self.renderer, workers=workers, batch=batch_size // world_size, skipped=skipped)
 
@@ -256,11 +248,10 @@ class EvaluationLoader(_Batches):
 
         `batch_size` is per rank here: the result does not depend on it.
         """
-        _check_images(images)
-        _check_ranks(rank, world_size)
+        _check(images, rank, world_size)
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, but must be at least 1.")
-        before = resize if resize is not None else round(size * 256 / 224) if size >= 96 else size
+        before = resize if resize is not None else resized_side(size)
         if not 1 <= size <= before:
             raise ValueError(f"size is {size} and resize {before}, but size must be at least 1 and at most resize.")
         if interpolation not in ("bilinear", "bicubic"):
@@ -269,7 +260,7 @@ class EvaluationLoader(_Batches):
         self.batch_size = batch_size
         self.indices = np.arange(rank, len(images), world_size)
         renderer = CentreRenderer(
-            images,
+            images=images,
             size=size,
             resize=before,
             interpolation=interpolation,

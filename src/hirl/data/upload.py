@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
-    """The tensor on `device`. To a GPU it goes from pinned memory: from any other, the CPU waits for the last step."""
+    """The tensor on `device`, copied to a GPU from pinned memory, so that the CPU does not wait for the last step."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)

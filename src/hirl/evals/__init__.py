@@ -3,11 +3,10 @@
 from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.evals.clustering import Clustering
 from hirl.evals.detection.evaluation import Detection
-from hirl.evals.finetune import FineTune
+from hirl.evals.finetune import FineTune, Transfer
 from hirl.evals.knn import KNN
 from hirl.evals.linear import Linear
 from hirl.evals.semisup import SemiSupervised
-from hirl.evals.transfer import Transfer
 from hirl.evals.tree import TreeAgreement
 from hirl.terminal.figures import Figure, Kind
 
@@ -15,14 +14,10 @@ EVALUATIONS: dict[str, type[Evaluation]] = {
     kind.name: kind for kind in (KNN, Linear, Clustering, TreeAgreement, SemiSupervised, FineTune, Transfer, Detection)
 }
 """By their names on the command line."""
-RENAMED = {"hierarchy": "tree"}
 
 
 def find_evaluation(name: str) -> type[Evaluation]:
     """The evaluation of this name, or a ValueError with the choices."""
-    if name in RENAMED:
-        now = RENAMED[name]
-        raise ValueError(f"the evaluation {name!r} is now called {now!r}, and its options are --{now}.*")
     if name not in EVALUATIONS:
         raise ValueError(f"there is no evaluation {name!r}: choose from {', '.join(EVALUATIONS)}")
     return EVALUATIONS[name]

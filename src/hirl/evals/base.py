@@ -7,22 +7,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
+from hirl.encoders.weights_source import Interpolation
+from hirl.features.extractor import CPU
+from hirl.features.image_request import ImageRequest
 from hirl.hierarchy.tree import PrototypeTree
+from hirl.methods.facts import Facts
 from hirl.terminal.progress import Progress, no_progress
 
-if TYPE_CHECKING:
-    from hirl.evals.images import ImageRequest
-
-CPU = torch.device("cpu")
 Part = Literal["train", "test"]
-Interpolation = Literal["bilinear", "bicubic"]
 Row = Mapping[str, Any]  # column → value
 
 
@@ -37,7 +36,7 @@ class Needs:
     train: images to learn from or to search, beside those to test on
     labels: labels in every part that is opened
     run: the tree and the heads of the run, where there is a run; its result then depends on them
-    feature_maps: an encoder with dense feature maps, see `hirl.backbones.feature_maps`
+    feature_maps: an encoder with dense feature maps, see `hirl.encoders.backbones.feature_maps`
     features: pooled features of centre-cropped images. Images that cannot be read are then left out of every part, so
         that features and labels have the same rows; otherwise the evaluation reads images and leaves them out itself
     """
@@ -62,7 +61,8 @@ class Subject:
     features: Callable[[Part], Tensor]  # (N, width) of a part's centre-cropped images; computed once for all tasks
     representations: Callable[[Part], Tensor] | None = None  # (N, 1 + L, D): z⁰…zᴸ, where there is a run
     tree: PrototypeTree | None = None  # over the images the run was trained on
-    method: str | None = None  # class name of the method that trained the encoder: official settings differ
+    method: str | None = None  # class name of the method that trained the encoder
+    facts: Facts = field(default=Facts(), kw_only=True)  # about that method: official settings differ
     seed: int = 0
     device: torch.device = CPU
     workers: int | None = None  # processes that read images; None: as suits them
@@ -103,7 +103,7 @@ class Evaluation(ABC):
     name: ClassVar[str]
     """On the command line and in results."""
     revision: ClassVar[int] = 1
-    """Raised when the same arguments come to give other figures: results of earlier versions are then not reused."""
+    """Incremented when the same arguments give different figures, so that stored results are not reused."""
 
     @property
     def needs(self) -> Needs:

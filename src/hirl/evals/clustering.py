@@ -9,8 +9,7 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
 from hirl.evals.labels import labels_of_part, level_names
 from hirl.hierarchy.builder import HierarchicalKMeans
-from hirl.metrics.clustering import clustering_accuracy, mutual_information
-from hirl.metrics.majority import majority_share
+from hirl.metrics.agreement import clustering_accuracy, majority_share, mutual_information
 from hirl.terminal.figures import Figure, share
 
 

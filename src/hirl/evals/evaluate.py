@@ -7,35 +7,38 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 
-from hirl import evals
-from hirl.backbones import feature_maps
+from hirl import evals, ranks
+from hirl.config.classes import is_elsewhere, known_classes
 from hirl.data.sources.identity import is_identified
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.subset import Subset
+from hirl.encoders.backbones import feature_maps
 from hirl.evals.base import Evaluation, Part, Result, Subject
-from hirl.evals.extractor import Extractor, Preprocessing, check_features, check_same, preprocessing_for
-from hirl.evals.feature_cache import FeatureCache
-from hirl.evals.images import request_images
-from hirl.evals.labels import NoLabels, check_labels
-from hirl.evals.processes import by_the_first, is_first, launch
+from hirl.evals.labels import check_labels
 from hirl.evals.protocol import protocol_of, store, stored
-from hirl.evals.report import print_headline, print_message, print_result
-from hirl.evals.settings import INTERPOLATION
+from hirl.evals.result_tables import print_headline, print_message, print_result
+from hirl.features.extractor import Extractor, Preprocessing, check_features, check_same, describe, preprocessing_for
+from hirl.features.feature_cache import FeatureCache
+from hirl.features.image_request import NoLabels, request_images
+from hirl.features.open_encoder import Encoder, find_device, open_encoder
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
-from hirl.methods.parts import ranks
-from hirl.runs.folder import Run
-from hirl.runs.open_encoder import Encoder, find_device, open_encoder
+from hirl.methods.facts import Facts
+from hirl.processes import by_the_first, is_first, launch, started
+from hirl.runs.folder import RunFolder
+from hirl.runs.representations import method_class
 from hirl.runs.results import result_file
 from hirl.terminal.progress import no_progress, progress_bars
 
 DEFAULT_TASKS = ("knn", "clustering", "tree", "linear")
 AUTO = "auto"
+PATIENCE = timedelta(days=1)  # while the first process does alone what cannot be shared
 
 
 class Prepared(NamedTuple):
@@ -74,8 +77,8 @@ def evaluate(
     """Evaluate an encoder and return its results by task. Every encoder gets the same protocol.
 
     Args:
-        subject: A run or its folder, a checkpoint in it, a file of weights, a timm name, `torchvision:NAME`, or a
-            module.
+        subject: A run or its folder, a checkpoint in it, a file of weights, a timm name or `torchvision:NAME` for its
+            published weights, either after `random:` for random ones, or a module.
         tasks: Names, or evaluations with arguments of their own; by default knn, clustering, tree and linear, of which
             those that need labels are skipped where there are none.
         data: The labelled images; by default those the run was trained on.
@@ -84,17 +87,19 @@ def evaluate(
         test_split: The part to test on; by default val.
         backbone: The network's timm or torchvision name, for a file of weights that does not name it.
         backbone_args: Further arguments of the timm or torchvision network.
-        weights: A file of weights for a network given by name; by default its weights are random.
-        image_size: Side of the images in pixels; by default the run's, else that of small images, else 224.
+        weights: A file of weights for a network given by name; by default its published ones.
+        image_size: Side of the images in pixels; by default the run's, else that of small images, else 224; with
+            published weights at least 96, and at most theirs.
         channels: Channels of the images; by default the run's, else 3.
-        mean: Subtracted from each channel, in [0, 1]; by default as in the run's training, else ImageNet's.
+        mean: Subtracted from each channel, in [0, 1]; by default as in the encoder's training, else ImageNet's.
         std: Divides each channel.
-        interpolation: How images are resized; by default as the original of the run's method does, bicubic for DINO
-            and iBOT, else bilinear.
+        interpolation: How images are resized; by default as the source of the weights or the publication of the run's
+            method does, bicubic for DINO and iBOT, else bilinear.
         method: The class of the run's method, if it is not part of hirl.
         seed: Seed of all random numbers.
         device: cpu, cuda …; by default a GPU if there is one.
-        devices: Number of devices on this machine, each with a process of its own. Under torchrun, leave it out.
+        devices: Number of devices on this machine, each with a process of its own. Under torchrun or SLURM, leave it
+            out.
         workers: Processes that read images.
         out: The folder for results; by default the run's, else none are written.
         cache: The folder for features; by default the run's, else none are kept; null for none.
@@ -102,7 +107,7 @@ def evaluate(
         quiet: Print no tables and no progress.
     """
     if seed < 0:
-        raise ValueError(f"seed must be at least 0, not {seed}")
+        raise ValueError(f"seed is {seed}, but must be at least 0")
     asked = [task if isinstance(task, Evaluation) else evals.find_evaluation(task)() for task in tasks or DEFAULT_TASKS]
     names = tuple(task.name for task in asked)
     if len(set(names)) < len(names):
@@ -121,8 +126,11 @@ def evaluate(
     features = FeatureCache(_cache_folder(encoder.run, cache))
     if interpolation not in (None, "bilinear", "bicubic"):
         raise ValueError(f"interpolation is {interpolation!r}, but must be 'bilinear' or 'bicubic'")
-    resize = interpolation or INTERPOLATION.get(_method_name(encoder.run) or "", "bilinear")
-    where = launch(find_device(device), devices)
+    facts = _facts(encoder.run, method)
+    resize = interpolation or (facts.interpolation if encoder.format is None else encoder.format.interpolation)
+    where = find_device(device)
+    if devices != 1 or started() > 1:  # alone, an evaluation without training does not need Lightning
+        where = launch(str(where), devices=devices, timeout=PATIENCE).device
     extractors: dict[Preprocessing, Extractor] = {}
     tree = _tree(encoder)
     quiet = quiet or not is_first()
@@ -138,10 +146,12 @@ def evaluate(
                 extractors[preprocessing] = Extractor(
                     encoder, preprocessing, features, method=method, progress=progress
                 )
+                if encoder.provenance is not None and not quiet:
+                    print_message(describe(encoder, preprocessing))
             extractor = extractors[preprocessing]
             if task.needs.features:
                 check_features(extractor, first.channels)
-            ready = _subject(extractor, parts, tree, seed)
+            ready = _subject(extractor, parts, tree, facts, seed)
             with _errors_named(task):
                 _check_needs(task, ready)
             return Prepared(task, ready, extractor)
@@ -172,8 +182,12 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
     if folder is not None and protocol is not None and all(map(is_identified, protocol["data"].values())):
         subject = replace(subject, folder=result_file(folder, protocol).with_suffix(""))
     if task.needs.features:
-        if ranks.size() > 1:
-            _extract_together(task, subject, extractor)
+        if ranks.world().size > 1:
+            # Extract all that the task may need by all processes; the first one keeps it.
+            for images in subject.parts.values():
+                extractor.features(images)
+                if task.needs.run and extractor.encoder.run is not None:
+                    extractor.representations(images)
         subject = _without_unreadable(subject, extractor)
     if not quiet:
         subject = replace(subject, message=print_message)
@@ -201,14 +215,6 @@ def _report_skipped(unlabelled: dict[str, NoLabels], *, nothing_left: bool, quie
         print_message(f"skipped, because {images} has no labels: {tasks}")
 
 
-def _extract_together(task: Evaluation, subject: Subject, extractor: Extractor) -> None:
-    """Extract all that the task may need by all processes; the first one keeps it."""
-    for images in subject.parts.values():
-        extractor.features(images)
-        if task.needs.run and extractor.encoder.run is not None:
-            extractor.representations(images)
-
-
 @contextmanager
 def _errors_named(task: Evaluation) -> Iterator[None]:
     try:
@@ -228,12 +234,20 @@ def _tree(encoder: Encoder) -> PrototypeTree | None:
         return None
 
 
-def _method_name(run: Run | None) -> str | None:
-    """The class of the method that trained the encoder."""
-    return None if run is None else str(run.config["method"]["class_path"]).rsplit(".", 1)[-1]
+def _facts(run: RunFolder | None, method: str | type[Method] | None) -> Facts:
+    """What is known about the run's method; about a class from elsewhere only if the user names it."""
+    if run is None:
+        return Facts()
+    if method is not None:
+        return method_class(run, method).facts
+    path = str(run.config["method"]["class_path"])
+    known = {} if is_elsewhere(path) else known_classes(Method)
+    return known.get(path.rpartition(".")[2], Method).facts
 
 
-def _subject(extractor: Extractor, parts: dict[Part, ImageSet], tree: PrototypeTree | None, seed: int) -> Subject:
+def _subject(
+    extractor: Extractor, parts: dict[Part, ImageSet], tree: PrototypeTree | None, facts: Facts, seed: int
+) -> Subject:
     encoder, preprocessing = extractor.encoder, extractor.preprocessing
     run = encoder.run
     return Subject(
@@ -246,7 +260,8 @@ def _subject(extractor: Extractor, parts: dict[Part, ImageSet], tree: PrototypeT
         features=lambda part: extractor.features(parts[part]),
         representations=None if run is None else lambda part: extractor.representations(parts[part]),
         tree=tree,
-        method=_method_name(run),
+        method=None if run is None else str(run.config["method"]["class_path"]).rpartition(".")[2],
+        facts=facts,
         seed=seed,
         device=preprocessing.device,
         workers=preprocessing.workers,
@@ -278,7 +293,7 @@ def _check_needs(task: Evaluation, subject: Subject) -> None:
     task.check(subject.parts)
 
 
-def _results_folder(run: Run | None, out: str | os.PathLike[str] | None) -> Path | None:
+def _results_folder(run: RunFolder | None, out: str | os.PathLike[str] | None) -> Path | None:
     """`out`, or the run's results; None: nothing is written."""
     if out is None:
         return None if run is None else Path(run.results_folder)
@@ -288,7 +303,7 @@ def _results_folder(run: Run | None, out: str | os.PathLike[str] | None) -> Path
     return folder
 
 
-def _cache_folder(run: Run | None, cache: str | os.PathLike[str] | None) -> Path | None:
+def _cache_folder(run: RunFolder | None, cache: str | os.PathLike[str] | None) -> Path | None:
     if cache == AUTO:
         return None if run is None else Path(run.features_folder)
     return None if cache is None else Path(cache)

@@ -6,16 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from hirl.backbones import has_tokens
+from hirl import ranks
 from hirl.data.sources.image_set import ImageSet
+from hirl.encoders.backbones import has_tokens, width
 from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
-from hirl.evals.label_levels import accuracies
-from hirl.evals.labels import check_level, labels_of, labels_of_part
-from hirl.evals.processes import Precision
-from hirl.evals.regularisation import PLAIN
-from hirl.evals.settings import FINE_TUNE_CNN, FINE_TUNE_VIT, TrainingSettings
-from hirl.evals.supervised import Classifier, Supervision
-from hirl.methods.parts import ranks
+from hirl.evals.labels import accuracies, check_level, labels_of, labels_of_part
+from hirl.evals.training.classifier_training import Classifier
+from hirl.evals.training.regularisation import PLAIN
+from hirl.evals.training.supervised import Supervision
+from hirl.evals.training.training_settings import (
+    BASE_WIDTH,
+    FINE_TUNE_CNN,
+    FINE_TUNE_VIT,
+    TrainingSettings,
+    fine_tune_vit,
+)
+from hirl.processes import Precision
 
 Family = Literal["cnn", "vit"]
 OPTIONS = ("drop_path", "rand_augment", "erasing", "label_smoothing", "mixup", "cutmix")  # of the regularisation
@@ -29,13 +35,17 @@ class FineTune(Evaluation):
         level: The label level to learn, 0 being the finest; coarser levels are derived from the predictions where the
             labels are nested.
         family: Whose settings to train with, "cnn" or "vit"; None for those of the encoder's kind.
-        epochs: None for those of the settings; warm-up and milestones keep their share of them.
+        epochs: None for those of the settings (CNNs: 20; ViT-B: 100, narrower transformers 200, ViT-L 50); warm-up and
+            milestones keep their share of them.
         batch_size: None for that of the settings, made smaller where it would leave under fifty steps per epoch.
         encoder_lr: Peak rate of the encoder at the settings' own batch, scaled with the batch; None for theirs.
         classifier_lr: The same for the classifier.
+        layer_decay: Factor on the rate per layer away from the classifier; None for that of the settings (transformers:
+            0.65 for ViT-B, else 0.75).
         regularisation: "paper" for that of the family's published settings: none for CNNs, all of the following for
             transformers; "plain" for random crops and flips alone.
-        drop_path: Probability that the last block drops its residual branches; None for the regularisation's own.
+        drop_path: Probability that the last block drops its residual branches; None for the regularisation's own (0.2
+            for ViT-B, 0.1 for narrower transformers, 0.4 for ViT-L).
         rand_augment: RandAugment by timm's name of a policy, or none.
         erasing: Probability that a rectangle of an image becomes noise.
         label_smoothing: Share of the target that is spread over all classes.
@@ -46,12 +56,14 @@ class FineTune(Evaluation):
     """
 
     name: ClassVar[str] = "finetune"
+    revision: ClassVar[int] = 2  # a transformer's drop path, layer decay and epochs follow its size, as iBOT's do
     level: int = 0
     family: Family | None = None
     epochs: int | None = None
     batch_size: int | None = None
     encoder_lr: float | None = None
     classifier_lr: float | None = None
+    layer_decay: float | None = None
     regularisation: Literal["paper", "plain"] = "paper"
     drop_path: float | None = None
     rand_augment: str | None = None
@@ -68,11 +80,11 @@ class FineTune(Evaluation):
 
     def check(self, parts: Mapping[Part, ImageSet]) -> None:
         check_level(self.level, parts["train"])
-        for official in (FINE_TUNE_CNN, FINE_TUNE_VIT):  # which of them is known with the encoder
+        for official in (FINE_TUNE_CNN, FINE_TUNE_VIT):  # which of them is known with the encoder, and its size
             self._scaled(official, len(parts["train"]))
 
     def run(self, subject: Subject) -> Result:
-        official = {"cnn": FINE_TUNE_CNN, "vit": FINE_TUNE_VIT}[self._family(subject)]
+        official = FINE_TUNE_CNN if self._family(subject) == "cnn" else fine_tune_vit(transformer_width(subject))
         settings = self._adapted(official, len(subject.train), subject, task=self.name)
         rows = self._tuned(subject, subject.train, settings, task=self.name)
         return Result({row["labels"]: row["accuracy"] for row in rows}, rows, settings.effective)
@@ -97,13 +109,14 @@ class FineTune(Evaluation):
             raise ValueError(f"{self.name}.regularisation is {self.regularisation!r}, but must be 'paper' or 'plain'")
         kept = official.regularisation if self.regularisation == "paper" else PLAIN
         given = {name: getattr(self, name) for name in OPTIONS}
-        settings = replace(official, regularisation=kept.changed(**given)).scaled(
+        decay = official.layer_decay if self.layer_decay is None else self.layer_decay
+        settings = replace(official, regularisation=kept.changed(**given), layer_decay=decay).scaled(
             images,
             epochs=self.epochs,
             batch_size=self.batch_size,
             encoder_lr=self.encoder_lr,
             classifier_lr=self.classifier_lr,
-            pieces=max(1, self.accumulate) * ranks.size(),
+            pieces=max(1, self.accumulate) * ranks.world().size,
         )
         if settings.encoder_lr == 0:
             raise ValueError("encoder_lr is 0, but the encoder has to learn: choose a rate above 0, or the task linear")
@@ -121,6 +134,17 @@ class FineTune(Evaluation):
         training.learn(classifier, images, learnt)
         predictions, index = training.predict(classifier, subject.test)
         return accuracies(predictions[:, 0], test_labels[index], train_labels, level=self.level, images=subject.test)
+
+
+class Transfer(FineTune):
+    """`FineTune` on images other than the run's (Places205 in the paper), under a name of its own in the results."""
+
+    name: ClassVar[str] = "transfer"
+
+
+def transformer_width(subject: Subject) -> int:
+    """By which a transformer has its settings; that of ViT-B for networks without tokens."""
+    return width(subject.encoder) if has_tokens(subject.encoder) else BASE_WIDTH
 
 
 def smaller_batch(official: TrainingSettings, settings: TrainingSettings, images: int) -> str:

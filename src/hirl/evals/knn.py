@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
 from hirl.evals.labels import labels_of, level_names
+from hirl.metrics.agreement import majority_share
 from hirl.metrics.knn import KS, TEMPERATURE, check_knn, fitting_ks, knn_accuracy
-from hirl.metrics.majority import majority_share
 from hirl.terminal.figures import share
 
 

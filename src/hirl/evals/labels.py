@@ -1,4 +1,4 @@
-"""Labels of the images in an evaluation: names of their levels, and the checks before they are learnt or compared."""
+"""Labels of the images in an evaluation: names of their levels, the checks before they are learnt, and accuracies."""
 
 from __future__ import annotations
 
@@ -7,18 +7,10 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from hirl.data.sources.image_set import ImageSet
-from hirl.evals.base import Part, Subject
-
-ADVICE = "name labelled images (hirl evaluate --data, hirl compare --evaluation_data)"
-
-
-class NoLabels(ValueError):  # noqa: N818
-    """An evaluation needs labels, and `name`, the images it is to run on, have none."""
-
-    def __init__(self, name: str, advice: str = ADVICE, task: str = "") -> None:
-        prefix = f"{task}: " if task else ""
-        super().__init__(f"{prefix}{name} has no labels, but this evaluation needs them: {advice}")
-        self.name, self.advice = name, advice
+from hirl.evals.base import Part, Row, Subject
+from hirl.features.image_request import NoLabels
+from hirl.metrics.agreement import majority_share, parents
+from hirl.terminal.figures import share
 
 
 def level_name(images: ImageSet, level: int) -> str:
@@ -58,14 +50,18 @@ def labels_of_part(images: ImageSet) -> Tensor:
 
 
 def labels_of(subject: Subject) -> tuple[Tensor, Tensor]:
-    """The labels (N, levels) of both parts, checked: both have the same levels and classes, and images of each."""
-    return _labels_of(subject.train, subject.test)
+    """The labels (N, levels) of both parts, checked: images that cannot be read may have left a class empty."""
+    check_labels(subject.parts)
+    return labels_of_part(subject.train), labels_of_part(subject.test)
 
 
-def _labels_of(train: ImageSet, test: ImageSet) -> tuple[Tensor, Tensor]:
-    for images in (train, test):
-        if images.labels is None:
-            labels_of_part(images)  # raises, before classes that do not exist are compared
+def check_labels(parts: Mapping[Part, ImageSet]) -> None:
+    """A ValueError unless the parts have the same levels and classes, and images of each."""
+    if any(images.labels is None for images in parts.values()) or "train" not in parts:
+        for images in parts.values():
+            labels_of_part(images)
+        return
+    train, test = parts["train"], parts["test"]
     if len(train.label_names) != len(test.label_names):
         raise ValueError(
             f"{train.name} has {len(train.label_names)} label levels and {test.name} has {len(test.label_names)}: "
@@ -80,12 +76,24 @@ def _labels_of(train: ImageSet, test: ImageSet) -> tuple[Tensor, Tensor]:
                 + (f" ({len(only)} of them; {only[0]!r} is in {where} alone)" if only else " in their order")
                 + ": both parts must have the same ones"
             )
-    return labels_of_part(train), labels_of_part(test)
+    for images in (train, test):
+        labels_of_part(images)
 
 
-def check_labels(parts: Mapping[Part, ImageSet]) -> None:
-    """A ValueError if labels are missing, or if those of the parts do not fit together."""
-    if "train" in parts:
-        _labels_of(parts["train"], parts["test"])
-    else:
-        labels_of_part(parts["test"])
+def accuracies(predictions: Tensor, truth: Tensor, known: Tensor, *, level: int, images: ImageSet) -> list[Row]:
+    """The share of images classified correctly at `level`, and at each coarser level in which it is nested.
+
+    predictions: (N,) classes of `level`; truth: (N, levels); known: (M, levels), the labels that give the nesting.
+    """
+    rows: list[Row] = [_row(images, level, predictions, truth, "learnt")]
+    for coarse in range(level + 1, truth.shape[1]):
+        parent = parents(known, level, coarse)
+        if parent is not None:
+            rows.append(_row(images, coarse, parent[predictions], truth, "parent of the finer class"))
+    return rows
+
+
+def _row(images: ImageSet, level: int, predictions: Tensor, truth: Tensor, how: str) -> Row:
+    accuracy = share(float((predictions == truth[:, level]).double().mean()))
+    majority = share(majority_share(truth[:, level]))
+    return {"labels": level_name(images, level), "accuracy": accuracy, "majority": majority, "prediction": how}

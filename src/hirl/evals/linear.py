@@ -9,20 +9,22 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from hirl import ranks
 from hirl.evals.base import Evaluation, Needs, Result, Row, Subject
 from hirl.evals.labels import labels_of, level_name, level_names
-from hirl.evals.logistic import Regressions, fit
-from hirl.evals.processes import Precision
-from hirl.evals.sampling import held_out
-from hirl.evals.settings import LINEAR, TrainingSettings
-from hirl.evals.supervised import Classifier, Supervision
-from hirl.methods.parts import ranks
-from hirl.metrics.majority import majority_share
+from hirl.evals.training.classifier_training import Classifier
+from hirl.evals.training.logistic import Regressions, fit
+from hirl.evals.training.sampling import held_out
+from hirl.evals.training.supervised import Supervision
+from hirl.evals.training.training_settings import LINEAR, TrainingSettings, as_published
+from hirl.metrics.agreement import majority_share
+from hirl.processes import Precision
 from hirl.terminal.figures import share
 
 HELD_OUT = 0.1  # share of the training images that the rate is chosen on
 EPOCHS, BATCH_SIZE = 50, 256  # of the fast setting
-Setting = Literal["fast", "official", "MoCoV2", "SimSiam", "SwAV", "MoCoV3", "DINO", "IBOT"]
+SETTINGS = ("fast", "official", *LINEAR)
+Setting = Literal[SETTINGS]  # type: ignore[valid-type] # which the command line lists and checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class Linear(Evaluation):
     Args:
         setting: "fast" fits logistic regressions on the features of centre-cropped images, in memory; "official" trains
             on random crops and flips, as the publication of the run's method does; a method's name uses that method's
-            settings for any encoder. iBOT's train at 45 rates side by side and report the best on the test images.
+            settings for any encoder. Those of IBOT try 45 rates side by side and report the best on the test images.
         rates: Learning rates that "fast" tries, with each weight decay. They are compared on a tenth of the training
             images per class, and the best is fitted again on all training images; test images play no part.
         weight_decays: Weight decays that "fast" tries with each rate.
@@ -66,17 +68,20 @@ class Linear(Evaluation):
         return self._official(subject, self._settings(subject), train_labels, test_labels)
 
     def _settings(self, subject: Subject) -> TrainingSettings:
-        name = subject.method if self.setting == "official" else self.setting
-        if name not in LINEAR:
-            source = "linear.setting is" if self.setting != "official" else f"{subject.name} was trained by"
+        if self.setting == "official":
+            source, published = f"{subject.name} was trained by {subject.method!r}", subject.facts.linear
+            settings = None if published is None else as_published(published)
+        else:
+            source, settings = f"linear.setting is {self.setting!r}", LINEAR.get(self.setting)
+        if settings is None:
+            choices = ", ".join(LINEAR)
             raise ValueError(
-                f"{source} {name!r}, which has no official linear setting: choose linear.setting from fast, "
-                + ", ".join(LINEAR)
+                f"{source}, which has no official linear setting: choose linear.setting from fast, {choices}"
             )
-        if LINEAR[name].rates and self.precision == "16-mixed":
+        if settings.rates and self.precision == "16-mixed":
             raise ValueError("linear.precision is 16-mixed, in which the highest rates overflow: choose bf16-mixed")
-        pieces = max(1, self.accumulate) * ranks.size()
-        return LINEAR[name].scaled(len(subject.train), epochs=self.epochs, batch_size=self.batch_size, pieces=pieces)
+        pieces = max(1, self.accumulate) * ranks.world().size
+        return settings.scaled(len(subject.train), epochs=self.epochs, batch_size=self.batch_size, pieces=pieces)
 
     def _official(
         self, subject: Subject, settings: TrainingSettings, train_labels: Tensor, test_labels: Tensor
@@ -168,11 +173,7 @@ class Linear(Evaluation):
 
 
 def _result(
-    subject: Subject,
-    test_labels: Tensor,
-    accuracies: list[float],
-    more: list[dict[str, Any]],
-    chosen: dict[str, Any],
+    subject: Subject, test_labels: Tensor, accuracies: list[float], more: list[dict[str, Any]], chosen: dict[str, Any]
 ) -> Result:
     headline = {name: share(value) for name, value in zip(level_names(subject.test), accuracies, strict=True)}
     rows: list[Row] = [

@@ -10,10 +10,9 @@ from typing import Any
 
 from hirl.config import class_path, to_plain
 from hirl.data.sources.identity import is_identified
-from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Result, Subject
-from hirl.evals.extractor import Extractor
-from hirl.runs.folder import Run
+from hirl.features.extractor import Extractor
+from hirl.runs.folder import RunFolder
 from hirl.runs.results import find_result, write_result
 from hirl.terminal.figures import kinds, with_kinds
 
@@ -30,7 +29,10 @@ def protocol_of(task: Evaluation, subject: Subject, extractor: Extractor) -> dic
         "seed": subject.seed,
         "encoder": {"sha256": encoder.sha256, "method": subject.method},
         "images": {"size": subject.image_size, "interpolation": subject.interpolation} | asdict(subject.normalisation),
-        "data": {part: _described(images, extractor) for part, images in sorted(subject.parts.items())},
+        "data": {
+            part: extractor.identity(images) | {"classes": [len(names) for names in images.label_names]}
+            for part, images in sorted(subject.parts.items())
+        },
     }
     if task.revision > 1:  # the first is not written: results stored before there were revisions are still found
         found["revision"] = task.revision
@@ -39,11 +41,7 @@ def protocol_of(task: Evaluation, subject: Subject, extractor: Extractor) -> dic
     return found
 
 
-def _described(images: ImageSet, extractor: Extractor) -> dict[str, Any]:
-    return extractor.identity(images) | {"classes": [len(names) for names in images.label_names]}
-
-
-def _hashes(run: Run) -> dict[str, str]:
+def _hashes(run: RunFolder) -> dict[str, str]:
     """Hashes of the files that hold the tree and the heads."""
     found = {}
     for file in (run.tree_file, run.checkpoint_file):

@@ -15,10 +15,10 @@ from torch import Tensor
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.subset import Subset
 from hirl.evals.base import Part, Result, Row, Subject
-from hirl.evals.finetune import FineTune
+from hirl.evals.finetune import FineTune, transformer_width
 from hirl.evals.labels import check_level, labels_of_part
-from hirl.evals.sampling import class_balanced, listed
-from hirl.evals.settings import SEMI_CNN, SEMI_VIT, nearest_share
+from hirl.evals.training.sampling import class_balanced, listed
+from hirl.evals.training.training_settings import SEMI_CNN, SEMI_VIT, nearest_share, semi_vit
 from hirl.terminal.figures import Figure
 
 
@@ -37,7 +37,7 @@ class SemiSupervised(FineTune):
     """
 
     name: ClassVar[str] = "semisup"
-    revision: ClassVar[int] = 2  # settings follow the number of images, no longer their share
+    revision: ClassVar[int] = 3  # 2: settings follow the number of images, no longer their share; 3: drop path the size
     shares: tuple[float, ...] = (0.01, 0.1)
     files: str | list[str] | None = None
 
@@ -48,7 +48,7 @@ class SemiSupervised(FineTune):
                 self._scaled(official[nearest_share(len(picked))], len(picked))
 
     def run(self, subject: Subject) -> Result:
-        official = {"cnn": SEMI_CNN, "vit": SEMI_VIT}[self._family(subject)]
+        family = self._family(subject)
         headline: dict[str, Figure] = {}
         rows: list[Row] = []
         chosen = {}
@@ -57,7 +57,8 @@ class SemiSupervised(FineTune):
             nearest = nearest_share(len(images))
             name = _share_name(share, len(images), len(subject.train))
             task = f"{self.name} {name}"
-            settings = self._adapted(official[nearest], len(images), subject, task=task)
+            official = SEMI_CNN[nearest] if family == "cnn" else semi_vit(nearest, transformer_width(subject))
+            settings = self._adapted(official, len(images), subject, task=task)
             found = self._tuned(subject, images, settings, task=task)
             headline |= {f"{name}, {row['labels']}": row["accuracy"] for row in found}
             rows += [{"share": name, "images": len(images)} | dict(row) for row in found]

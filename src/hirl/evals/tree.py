@@ -2,43 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.data.sources.image_set import ImageSet
 from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
 from hirl.evals.labels import labels_of, level_names
-from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
-from hirl.hierarchy.levels import check_levels, suggest_levels
+from hirl.hierarchy.builder import POOLED_FEATURES, HierarchicalKMeans, TreeBuilder
+from hirl.hierarchy.levels import check_levels, levels_by_number
 from hirl.hierarchy.tree import PrototypeTree
-from hirl.metrics.agreement import dendrogram_purity, height_table, is_nested, purity, rank_correlation
-from hirl.metrics.clustering import mutual_information
+from hirl.metrics.agreement import (
+    dendrogram_purity,
+    height_table,
+    is_nested,
+    mutual_information,
+    purity,
+    rank_correlation,
+)
 from hirl.metrics.neighbours import nearest_rows
 from hirl.terminal.figures import Figure, score, share
 
 MOST_RETRIEVED = 1000  # neighbours per image
 SHUFFLES = 5  # of the labels, for the figure at chance
-TREE, REBUILT, WARD, FLAT = "tree", "sampled", "Ward", "K-means"
+TREE, OWN, REBUILT, WARD, FLAT = "tree", "run's own", "sampled", "Ward", "K-means"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeAgreement(Evaluation):
-    """The tree over the training images, with the test images assigned to it, against the labels of the test images.
+    """A tree over the training images' features, with the test images assigned to it, against the test images' labels.
 
-    Two references have as many nodes per level: Ward linkage, and one flat K-means per level. They and another tree are
-    built from the same sample of the training images, and the same test images are assigned to each. A baseline, or an
-    encoder without a run, gets a tree over the features of its training images.
+    The tree is built here, by the same builder and with the same levels for every encoder, from its pooled features, so
+    that figures of two encoders compare the encoders alone. The tree that a run has learnt with, over its z⁰, is judged
+    as well, under a name of its own. Two references have as many nodes per level: Ward linkage, and one flat K-means
+    per level. They and another tree are built from the same sample of the training images, and the same test images are
+    assigned to each.
 
     Args:
-        levels: Nodes per level, fine to coarse. Where a run's own tree has others, or there is none, such a tree is
-            built here; by default fitted to the images.
-        rebuild: Build the tree here even for a run that has one with these levels.
+        levels: Nodes per level, fine to coarse; by default fitted to the number of training images.
         sample: Most training images that the references are built from, and test images that neighbours are retrieved
             for.
         neighbours: Training images to retrieve per test image.
@@ -47,10 +51,9 @@ class TreeAgreement(Evaluation):
 
     name: ClassVar[str] = "tree"
     levels: tuple[int, ...] | None = None
-    rebuild: bool = False
     sample: int = 5000
     neighbours: int = 10
-    builder: TreeBuilder = HierarchicalKMeans()  # noqa: RUF009 (frozen)
+    builder: TreeBuilder = POOLED_FEATURES
 
     @property
     def needs(self) -> Needs:
@@ -71,10 +74,13 @@ class TreeAgreement(Evaluation):
         self.check(subject.parts)
         train_labels, labels = labels_of(subject)
         names = level_names(subject.test)
-        tree, origin = self._tree(subject)
+        tree = self._tree(subject)
         subject.progress(self.name, 0, 4)
-        features = _finest(subject, "test").to(subject.device)
+        features = subject.features("test").to(subject.device)
         trees = {(TREE, tree.count): _paths(tree, features)}  # (N, L)
+        if subject.tree is not None and subject.representations is not None:
+            z0 = subject.representations("test")[:, 0].to(subject.device)
+            trees[OWN, subject.tree.count] = _paths(subject.tree, z0)
         references, flat = self._references(subject, tree.levels, features)
         trees |= references
         subject.progress(self.name, 2, 4)
@@ -95,24 +101,23 @@ class TreeAgreement(Evaluation):
         subject.progress(self.name, 3, 4)
         rows += self._retrieval(subject, train_labels, labels, names)
         subject.progress(self.name, 4, 4)
-        chosen: dict[str, Any] = {TREE: origin, "levels": list(tree.levels)}
+        chosen: dict[str, Any] = {"levels": list(tree.levels)}
+        if subject.tree is not None:
+            chosen[f"levels, {OWN}"] = list(subject.tree.levels)
         if not nested:
             chosen["height correlation"] = "none, because the label levels are not nested"
         return _summary(rows, names, chosen)
 
-    def _tree(self, subject: Subject) -> tuple[PrototypeTree, str]:
-        if subject.tree is not None and not self.rebuild and self.levels in (None, subject.tree.levels):
-            return subject.tree, "the run's own"
-        features = _finest(subject, "train").to(subject.device)
-        levels = suggest_levels(len(features)) if self.levels is None else self.levels
+    def _tree(self, subject: Subject) -> PrototypeTree:
+        features = subject.features("train").to(subject.device)
+        levels = levels_by_number(len(features)) if self.levels is None else self.levels
         steps = self.builder.max_steps
 
         def progress(level: int, step: int, _rows: int) -> None:
             if steps is not None:
                 subject.progress(f"{self.name}, level {level}", min(step + 1, steps), steps)
 
-        built = self.builder(features, levels, seed=subject.seed, progress=progress)
-        return built, f"built over {len(features):,} training images"
+        return self.builder(features, levels, seed=subject.seed, progress=progress)
 
     def _references(
         self, subject: Subject, levels: tuple[int, ...], test: Tensor
@@ -121,14 +126,16 @@ class TreeAgreement(Evaluation):
 
         The levels are those of the tree; of too small a sample, levels that fit it.
         """
-        features = _finest(subject, "train")
+        features = subject.features("train")
         features = features[_sample(len(features), self.sample, subject.seed)].to(subject.device)
         n = len(features)
-        sizes = levels if 2 * levels[0] <= n else tuple(suggest_levels(n))
+        sizes = levels if 2 * levels[0] <= n else tuple(levels_by_number(n))
         rebuilt = self.builder(features, sizes, seed=subject.seed)
         subject.progress(self.name, 1, 4)
-        trees = {(REBUILT, n): _paths(rebuilt, test), (WARD, n): _paths(ward_tree(features, sizes), test)}
-        build = self.builder if isinstance(self.builder, HierarchicalKMeans) else HierarchicalKMeans()
+        ward = HierarchicalKMeans(order="ward", path_steps=0, linked=n)
+        trees = {(REBUILT, n): _paths(rebuilt, test), (WARD, n): _paths(ward(features, sizes), test)}
+        kmeans = self.builder if isinstance(self.builder, HierarchicalKMeans) else HierarchicalKMeans()
+        build = replace(kmeans, order="top-down", weighted=False)  # of one level: flat
         flat = [_paths(build(features, (size,), seed=subject.seed), test) for size in sizes]
         return trees, {(FLAT, n): torch.cat(flat, dim=1)}
 
@@ -160,13 +167,6 @@ class TreeAgreement(Evaluation):
         return rows
 
 
-def _finest(subject: Subject, part: Part) -> Tensor:
-    """What trees are built over: z⁰ of a run, else pooled features."""
-    if subject.representations is None:
-        return subject.features(part)
-    return subject.representations(part)[:, 0]
-
-
 def _representations(subject: Subject, some: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """By name: those of all training images, and of some test images."""
     found = {"pooled features": (subject.features("train"), subject.features("test")[some])}
@@ -185,29 +185,6 @@ def _sample(N: int, count: int, seed: int) -> Tensor:
 def _paths(tree: PrototypeTree, features: Tensor) -> Tensor:
     """(N, L): the path of each image, by the tree's own way to assign."""
     return tree.paths.cpu()[tree.assign(features).cpu()]
-
-
-def ward_tree(features: Tensor, sizes: Sequence[int]) -> PrototypeTree:
-    """Ward's tree over unit features, cut into at most the given number of clusters per level."""
-    from scipy.cluster.hierarchy import fcluster, linkage
-
-    units = F.normalize(features.cpu().double(), dim=1)
-    merges = linkage(units.numpy(), method="ward")
-    cuts = [torch.from_numpy(fcluster(merges, size, criterion="maxclust")).long() - 1 for size in sizes]
-    counts = [int(cut.max()) + 1 for cut in cuts]
-    sums = [
-        units.new_zeros(count, units.shape[1]).index_add_(0, cut, units)
-        for count, cut in zip(counts, cuts, strict=True)
-    ]
-    parents = [torch.zeros(count, dtype=torch.int64) for count in counts[:-1]]
-    for below, (fine, coarse) in zip(parents, pairwise(cuts), strict=True):
-        below[fine] = coarse
-    return PrototypeTree(
-        prototypes=tuple(F.normalize(level, dim=1).float() for level in sums),
-        parents=tuple(parents),
-        leaves=cuts[0],
-        by_path=len(cuts) > 1,
-    )
 
 
 def _level_rows(of: str, images: int, paths: Tensor, labels: Tensor, names: list[str], seed: int) -> list[Row]:
@@ -246,16 +223,18 @@ def _by_chance(figure: Callable[[Tensor, Tensor], float], tree: Tensor, labels: 
 
 
 def _summary(rows: list[Row], names: list[str], chosen: dict[str, Any]) -> Result:
-    """The headline: of the tree, the best level per label level and the figures of all levels together."""
-    own = [row for row in rows if row.get("tree") == TREE]
+    """The headline: per tree, the best level per label level and the figures of all levels together."""
     headline: dict[str, Figure] = {}
-    for name in names:
-        best = max((row for row in own if "AMI" in row and row["labels"] == name), key=lambda row: float(row["AMI"]))
-        headline[f"AMI, {name}"] = best["AMI"]
-        chosen[f"level of AMI, {name}"] = best["level"]
-    for row in own:
-        if "dendrogram purity" in row:
-            headline[f"dendrogram purity, {row['labels']}"] = row["dendrogram purity"]
-        if "height correlation" in row:
-            headline["height correlation"] = row["height correlation"]
+    for of, mark in ((TREE, ""), (OWN, f", {OWN}")):
+        found = [row for row in rows if row.get("tree") == of]
+        for name in names if found else []:
+            of_labels = [row for row in found if "AMI" in row and row["labels"] == name]
+            best = max(of_labels, key=lambda row: float(row["AMI"]))
+            headline[f"AMI, {name}{mark}"] = best["AMI"]
+            chosen[f"level of AMI, {name}{mark}"] = best["level"]
+        for row in found:
+            if "dendrogram purity" in row:
+                headline[f"dendrogram purity, {row['labels']}{mark}"] = row["dendrogram purity"]
+            if "height correlation" in row:
+                headline[f"height correlation{mark}"] = row["height correlation"]
     return Result(headline=headline, rows=rows, chosen=chosen)

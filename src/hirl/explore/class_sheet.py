@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from PIL import Image, ImageDraw, ImageFont
 
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped
-
-if TYPE_CHECKING:
-    from PIL import Image
+from hirl.explore.thumbnails import thumbnail
 
 _PAPER, _INK, _FAINT = (250, 249, 246), (38, 40, 46), (128, 130, 138)
 _TEXT, _GAP, _HEAD, _MARGIN = 150, 2, 28, 16
@@ -24,8 +21,6 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: 
 
     An unreadable image is a crossed-out tile and recorded in `skipped`.
     """
-    from PIL import Image, ImageDraw, ImageFont
-
     if tile < 8 or columns < 1:
         raise ValueError(f"a contact sheet needs tiles of at least 8 pixels and 1 column, not {tile} and {columns}")
     blocks = _blocks(images, columns)
@@ -55,7 +50,7 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: 
             for column, index in enumerate(indices):
                 left = x + _TEXT + column * (tile + _GAP)
                 try:
-                    sheet.paste(_square(images.read(index, shorter=tile), tile), (left, y))
+                    sheet.paste(thumbnail(images, index, tile), (left, y))
                 except BadImage as bad:
                     skipped.add(bad)
                     right, bottom = left + tile - 1, y + tile - 1
@@ -85,11 +80,3 @@ def _blocks(images: ImageSet, columns: int) -> list[Block]:
         heading = "  ›  ".join(above) or f"{images.name}: {len(images):,} images"
         blocks.setdefault(heading, []).append((names[0][labels[-1]], members))
     return list(blocks.items())
-
-
-def _square(image: Tensor, side: int) -> Image.Image:
-    """The centre of an image (C, H, W) as a square of `side`."""
-    from PIL import Image, ImageOps
-
-    picture = Image.fromarray(image.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
-    return ImageOps.fit(picture, (side, side), Image.Resampling.LANCZOS)

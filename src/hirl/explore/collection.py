@@ -1,4 +1,8 @@
-"""A collection: readable images with their features and a tree over them, from a run or from files of features."""
+"""A collection: readable images with their features and a tree over them, of a folder of images, a run or a file.
+
+A folder of images needs no run: its features are those of an encoder, by default the one that comes with hirl. They and
+the pages are kept in a folder of their own, `work_folder`, and belong to no run, since nothing was trained.
+"""
 
 from __future__ import annotations
 
@@ -7,24 +11,32 @@ import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hirl.data.sources import open_images
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.subset import Subset
-from hirl.explore.collection_source import Source, check_row_count, open_source
-from hirl.explore.path_tree import tree_of_paths
-from hirl.explore.readable import unreadable_images
-from hirl.hierarchy.builder import hierarchical_kmeans
-from hirl.hierarchy.levels import suggest_levels
+from hirl.encoders.embedded import DEFAULT_ENCODER
+from hirl.explore.kept_tree import keep_tree, tree_id
+from hirl.explore.readable import unreadable_images, without_features
+from hirl.explore.subjects import kind_of, work_folder
+from hirl.features.embedding import Embedding, embed_images, embed_without_heads, tree_of_paths
+from hirl.features.extractor import Extractor, describe, preprocessing_for
+from hirl.features.feature_cache import FeatureCache
+from hirl.features.feature_files import check_row_count, images_of_paths, read_features
+from hirl.features.image_request import ImageRequest, request_images
+from hirl.features.open_encoder import Encoder, find_device, open_encoder
+from hirl.hierarchy.builder import POOLED_FEATURES, HierarchicalKMeans
+from hirl.hierarchy.levels import levels_by_number
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
 from hirl.methods.base import Method
-from hirl.runs.folder import Run
-from hirl.runs.open_encoder import Encoder
+from hirl.runs.folder import RunFolder
 from hirl.terminal.progress import Progress, no_progress, progress_bars
 
 ITERATIONS = 20  # Lloyd steps per level of a tree that is built here
@@ -43,8 +55,8 @@ class Collection:
     tree        prototypes over z⁰, with `leaves` (n,) of these images
     tree_note   where the tree comes from, when it is not the run's own
     unreadable  the images left out
-    folder      the run folder, or the folder of the file of features: where pages are written by default
-    encoder     of the run, as it was read; None for a file of features
+    encoder     of the run or the images, as it was opened; None for a file of features
+    kept_id     identity of a tree that is kept and updated: that of the day it was built
     """
 
     name: str
@@ -56,20 +68,25 @@ class Collection:
     tree: PrototypeTree
     tree_note: str
     unreadable: tuple[BadImage, ...]
-    folder: Path
     encoder: Encoder | None
+    kept_id: str | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
-    def run(self) -> Run | None:
+    def run(self) -> RunFolder | None:
         return None if self.encoder is None else self.encoder.run
 
     @property
     def paths(self) -> list[str]:
         """The file of every image, or its place in a set that has no files."""
         return [self.images.path(index) for index in range(len(self))]
+
+    @property
+    def tree_id(self) -> str:
+        """What names of nodes belong to."""
+        return self.kept_id or tree_id(self.tree)
 
     def typicality(self) -> Tensor:
         """(n, L): the cosine between z⁰ of each image and each prototype on its path, fine → coarse."""
@@ -83,101 +100,191 @@ class Collection:
 
 
 def open_collection(
-    subject: Run | str | os.PathLike[str],
+    subject: RunFolder | str | os.PathLike[str],
     data: Any = None,
     *,
+    encoder: Any = None,
     split: str | None = None,
     tree: str | os.PathLike[str] | PrototypeTree | None = None,
     levels: Sequence[int] | None = None,
+    anew: bool = False,
     method: str | type[Method] | None = None,
     device: str | None = None,
     workers: int | None = None,
     quiet: bool = False,
 ) -> Collection:
-    """The collection of a run, or of a file of features.
+    """The collection of a folder of images, of a run, or of a file of features.
 
     Args:
-        subject: A run, its folder or a checkpoint in it; a .npz file written by `hirl embed`; a .npy file of features.
-        data: The images; by default those the run was trained on, or the files that the .npz file names.
+        subject: A folder of images or a data set's name; a run, its folder or a checkpoint in it; a file of `hirl
+            embed`; a .npy file of features.
+        encoder: For images: a run, a file of weights, a timm name or `torchvision:NAME`; by default the encoder that
+            comes with hirl.
+        data: The images; by default those the run was trained on, or those that the file of features names.
         split: The split of the data; by default its training split.
         tree: A file written by `hirl cluster`; by default the run's tree, or a new one where there is none.
         levels: Nodes per level of a new tree, fine to coarse; by default they suit the number of images.
+        anew: For images: build a new tree instead of updating the one that was built last time.
         method: The class of the run's method, where that is not part of hirl.
         device: cpu, cuda …; by default a GPU where there is one.
         workers: Processes that read images.
         quiet: Show no progress.
     """
-    found = open_source(subject, data, split, tree, method, device, workers, quiet)
-    images = found.images
-    check_row_count(found.path, len(found.z[0]), images)
+    tree_file = os.fspath(tree) if isinstance(tree, str | os.PathLike) else None
+    given = PrototypeTree.load(tree_file) if tree_file is not None else tree
+    assert given is None or isinstance(given, PrototypeTree)
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
-        bad = found.without_features()
-        if found.encoder is None:  # whoever made the features may have read the images in another way
-            bad = _join(unreadable_images(images, progress=progress), bad)
-        rows = _without(len(images), bad)
+        kind, opened = kind_of(subject), None
+        if kind != "images" and encoder is not None:
+            raise ValueError(f"encoder {encoder!r} cannot be given here: {subject} has features of its own")
+        if kind == "images" and data is not None:
+            raise ValueError(f"data {data!r} cannot be given here: {subject} is itself a set of images")
+        if kind == "features":
+            source = _open_file(Path(subject).expanduser(), data, split)  # type: ignore[arg-type]
+        else:
+            opened = open_encoder(subject if kind == "run" else encoder or DEFAULT_ENCODER, method=method)
+            request = request_images(opened, data if kind == "run" else subject, split=split)
+            folder = work_folder(subject, encoder) if kind == "images" or opened.run is None else opened.run.folder
+            options: dict[str, Any] = {"device": find_device(device), "workers": workers}
+            own_images = data is None and split is None
+            images, embedding = _encode(
+                opened, request, folder, method=method, progress=progress, trained_on=own_images, **options
+            )
+            path = folder if kind == "run" else Path(images.name)
+            source = _Source(path, path.resolve().name, images, embedding, opened)
+        images, embedding = source.images, source.embedding
+        bad = without_features(images, embedding)
+        if source.encoder is None:  # whoever made the features may have read the images in another way
+            bad |= {one.index: one for one in unreadable_images(images, progress=progress)}
+        readable = torch.ones(len(images), dtype=torch.bool)
+        readable[list(bad)] = False
+        rows = readable.nonzero().flatten()
+        unreadable = tuple(bad[index] for index in sorted(bad))
         if len(rows) == 0:
-            raise ValueError(f"none of the {len(images):,} images of {images.name} can be read; {bad[0]}")
+            raise ValueError(f"none of the {len(images):,} images of {images.name} can be read; {unreadable[0]}")
         if bad:
             warnings.warn(
                 f"{len(bad)} of the {len(images):,} images of {images.name} cannot be read and are left out; the "
-                f"first: {bad[0]}",
+                f"first: {unreadable[0]}",
                 stacklevel=2,
             )
-            images = Subset(images, rows)
-        z = tuple(part[rows] for part in found.z)
-        path = None if found.paths is None else found.paths[rows]
-        made, note = _tree(found, rows, path, z[0], levels, progress)
+        features = embedding.finest if embedding.features is None else embedding.features
+        z = tuple(level[rows] for level in embedding.z or (features,))
+        build = partial(_tree, source, given, tree_file, rows, z[0], levels, progress)
+        if opened is None or opened.run is not None or given is not None:
+            identity, (made, note) = None, build()
+        else:  # a folder of images keeps its tree
+            files = [images.path(index) for index in rows.tolist()]
+            keep = partial(keep_tree, folder, opened.sha256, files, z[0], anew=anew or levels is not None)
+            kept, changes = keep(lambda: build()[0])
+            made, identity, note = kept.tree, kept.identity, _origin(source, kept.tree) + changes
     return Collection(
-        name=found.name,
-        data=found.images.name,
-        images=images,
+        name=source.name,
+        data=images.name,
+        images=Subset(images, rows) if bad else images,
         rows=rows,
-        features=found.features[rows],
+        features=features[rows],
         z=z,
         tree=made,
         tree_note=note,
-        unreadable=tuple(bad),
-        folder=found.folder,
-        encoder=found.encoder,
+        unreadable=unreadable,
+        encoder=source.encoder,
+        kept_id=identity,
     )
 
 
-def _join(*found: Sequence[BadImage]) -> list[BadImage]:
-    """All of them in index order, each once."""
-    by_index = {bad.index: bad for some in reversed(found) for bad in some}
-    return [by_index[index] for index in sorted(by_index)]
+class _Source(NamedTuple):
+    """All images, readable or not, and their features; `path` is what was given."""
+
+    path: Path
+    name: str
+    images: ImageSet
+    embedding: Embedding
+    encoder: Encoder | None = None
 
 
-def _without(count: int, bad: Sequence[BadImage]) -> Tensor:
-    readable = torch.ones(count, dtype=torch.bool)
-    readable[[image.index for image in bad]] = False
-    return readable.nonzero().flatten()
+def _open_file(file: Path, data: Any, split: str | None) -> _Source:
+    arrays = read_features(file)
+    images = images_of_paths(file, arrays) if data is None else open_images(data, split=split)
+    embedding = Embedding.of_arrays(arrays)
+    check_row_count(file, len(embedding.finest), images)
+    return _Source(file, file.stem, images, embedding)
+
+
+def _encode(
+    encoder: Encoder,
+    request: ImageRequest,
+    folder: Path,
+    *,
+    method: str | type[Method] | None,
+    trained_on: bool,
+    device: torch.device,
+    workers: int | None,
+    progress: Progress,
+) -> tuple[ImageSet, Embedding]:
+    """All images, embedded once: features/ in the folder keeps what was computed."""
+    with warnings.catch_warnings():  # the collection itself reports what it leaves out
+        warnings.filterwarnings("ignore", message=".*could not be read")
+        images = request.train()
+        preprocessing = preprocessing_for(encoder, images, device=device, workers=workers)
+        if encoder.provenance is not None and progress is not no_progress:
+            print(describe(encoder, preprocessing))
+        folder.mkdir(parents=True, exist_ok=True)
+        cache = FeatureCache(folder / "features")
+        extractor = Extractor(encoder, preprocessing, cache, method=method, progress=progress)
+        if encoder.run is None or encoder.has_heads:
+            return images, embed_images(extractor, images)
+        warnings.warn(
+            f"{str(encoder.run.folder)!r} has no last.ckpt, which holds the heads: the encoder's pooled features take "
+            "the place of z0 and of the levels",
+            stacklevel=3,
+        )
+        return images, embed_without_heads(extractor, images, trained_on=trained_on)
 
 
 def _tree(
-    found: Source, rows: Tensor, path: Tensor | None, z0: Tensor, levels: Sequence[int] | None, progress: Progress
+    source: _Source,
+    given: PrototypeTree | None,
+    file: str | None,
+    rows: Tensor,
+    z0: Tensor,
+    levels: Sequence[int] | None,
+    progress: Progress,
 ) -> tuple[PrototypeTree, str]:
-    """The tree with the leaves of these rows, and a note where it is not the run's own."""
-    tree = found.tree
-    if levels is not None and tree is not None:
-        raise ValueError(f"levels {tuple(levels)} cannot be given here: {found.path} has a tree already")
-    if tree is not None:
-        if z0.shape[1] != tree.dim:
-            raise ValueError(
-                f"the tree's prototypes have {tree.dim} columns, but the features of {found.path} have {z0.shape[1]}"
-            )
-        if not found.tree_given:
-            return replace(tree, leaves=tree.assign(z0)), ""
-        note = "the tree is as given" if found.tree_file is None else f"the tree is that of {found.tree_file}"
-        return _with_leaves(tree, len(found.images), rows, z0, note)
+    """The tree with the leaves of these rows, and a note where it is not the run's own; `file`: of the `given` one."""
+    # Prototypes are of z⁰: without it, a run's tree has its paths alone.
+    own = source.encoder.tree if source.encoder is not None and source.embedding.z else None
+    tree = own if given is None else given
+    path = None if source.embedding.path is None else source.embedding.path[rows]
+    if tree is not None and levels is not None:
+        raise ValueError(f"levels {tuple(levels)} cannot be given here: {source.path} has a tree already")
+    if tree is not None and z0.shape[1] != tree.dim:
+        raise ValueError(
+            f"the tree's prototypes have {tree.dim} columns, but the features of {source.path} have {z0.shape[1]}"
+        )
+    if given is not None:
+        note = "the tree is as given" if file is None else f"the tree is that of {file}"
+        return _with_leaves(given, len(source.images), rows, z0, note)
     if path is not None and levels is None:
-        return tree_of_paths(found.path, found.arrays, path, z0), ""
+        if own is not None:
+            return replace(own, leaves=path[:, 0].contiguous()), ""
+        return tree_of_paths(source.embedding, path, z0), ""
 
     def report(level: int, step: int, _done: int) -> None:
         progress(f"level {level} of the tree", step, ITERATIONS)
 
-    built = hierarchical_kmeans(z0, tuple(levels or suggest_levels(len(z0))), iterations=ITERATIONS, progress=report)
-    return built, f"{found.path} has no tree: this one, of {built.levels} nodes, was built over its features"
+    build = replace(HierarchicalKMeans() if source.embedding.z else POOLED_FEATURES, iterations=ITERATIONS)
+    built = build(z0, tuple(levels or levels_by_number(len(z0))), progress=report)
+    return built, _origin(source, built)
+
+
+def _origin(source: _Source, tree: PrototypeTree) -> str:
+    """What a tree that is not a run's own was built over."""
+    sizes = ", ".join(map(str, tree.levels))
+    if source.encoder is not None and source.encoder.run is None:
+        by = f"{source.encoder.name} ({source.encoder.provenance})"
+        return f"a tree of {sizes} nodes over features of {by}; nothing was trained on {source.path}"
+    return f"{source.path} has no tree: this one, of {sizes} nodes, was built over its features"
 
 
 def _with_leaves(tree: PrototypeTree, count: int, rows: Tensor, z0: Tensor, note: str) -> tuple[PrototypeTree, str]:

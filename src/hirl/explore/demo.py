@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
@@ -28,7 +29,8 @@ from hirl.explore.collection import open_collection
 from hirl.explore.page import check_page_folder
 from hirl.explore.tree_page import write_tree_page
 from hirl.files import atomic_write
-from hirl.runs.folder import Run
+from hirl.run import Run
+from hirl.runs.metrics import SECONDS_EPOCH
 from hirl.terminal.figures import format_figure
 from hirl.terminal.progress import progress_bars
 from hirl.terminal.tables import Cells, print_tables
@@ -49,7 +51,7 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
     start = time.monotonic()
     options = recipe(RECIPE)
     if images < options["batch_size"]:
-        raise ValueError(f"images must be at least {options['batch_size']}, the size of a batch, not {images}")
+        raise ValueError(f"images is {images}, but must be at least {options['batch_size']}, the size of a batch")
     pictures, page = out / "pictures", out / "tree"
     out.mkdir(parents=True, exist_ok=True)
     check_page_folder(page)
@@ -60,7 +62,7 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
     if epochs is not None:
         hierarchy = hierarchy.scaled(options["epochs"], epochs)
         options["epochs"] = epochs
-    first = hierarchy.start_for(options["epochs"])
+    first = hierarchy.resolve(images, options["epochs"]).start_epoch
     shared: dict[str, Any] = options | {"data": str(pictures), "seed": seed, "knn_every": 0, "accelerator": "cpu"}
 
     say(f"\n2/5  Training the baseline ({type(method).__name__} alone) for {options['epochs']} epochs.")
@@ -87,10 +89,10 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
 
 
 class Pixels(nn.Module):
-    """No encoder at all: the pixels themselves are the features."""
+    """No encoder at all: 16 × 16 pixels are the features. More take a tree minutes, for their principal components."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return images.flatten(1)
+        return F.adaptive_avg_pool2d(images, 16).flatten(1)
 
 
 def draw_pictures(folder: Path, images: int) -> None:
@@ -116,14 +118,9 @@ def table(results: dict[str, dict[str, Result]], runs: dict[str, Run]) -> Cells:
         for figure in (name for name in results["base"][task].headline if name.startswith(prefix)):
             values = [format_figure(of[task].headline[figure]) for of in results.values()]
             rows.append([f"{title}, {figure.removeprefix(prefix)}", *values])
-    seconds = {name: sum(line.get("seconds_epoch", 0.0) for line in run.metrics()) for name, run in runs.items()}
-    rows.append(
-        [
-            "seconds of training, stage one included",
-            *(f"{seconds[name]:.0f}" if name in seconds else "" for name in results),
-        ]
-    )
-    return rows
+    seconds = {name: sum(line.get(SECONDS_EPOCH.name, 0.0) for line in run.metrics()) for name, run in runs.items()}
+    times = (f"{seconds[name]:.0f}" if name in seconds else "" for name in results)
+    return [*rows, ["seconds of training, stage one included", *times]]
 
 
 def how_to_open(page: Path, environment: Any) -> str:

@@ -14,22 +14,21 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image, ImageEnhance, ImageFilter
 from torch import Tensor
 
 from hirl.data.sources.arrays import ArrayImages
 from hirl.data.sources.image_set import ImageSet
 from hirl.explore.collection import Collection
-from hirl.explore.encode import encode_features
 from hirl.explore.thumbnails import thumbnail
+from hirl.features.extractor import Extractor, preprocessing_for
+from hirl.features.open_encoder import find_device
 from hirl.terminal.progress import Progress, no_progress
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 Kind = Literal["bytes", "pixels", "near"]
 
@@ -89,17 +88,19 @@ def measure_threshold(collection: Collection, *, seed: int = 0, device: str | No
     encoder = collection.encoder
     if encoder is None:
         raise ValueError("a file of features has no encoder to measure the threshold with: give one with --threshold")
-    assert encoder.image_size is not None  # an encoder of a run knows it
+    size = encoder.size_for(collection.images.default_size)
     channels = collection.images.channels
     random = np.random.default_rng(seed)
     chosen = np.sort(random.choice(len(collection), min(MEASURED, len(collection)), replace=False)).tolist()
-    side = round(encoder.image_size * 256 / 224)
+    side = round(size * 256 / 224)
     originals = [thumbnail(collection.images, index, side) for index in chosen]
 
-    def features(pictures: list[Image]) -> Tensor:
+    def features(pictures: list[Image.Image]) -> Tensor:
         pixels = np.stack([np.asarray(picture.convert("RGB" if channels == 3 else "L")) for picture in pictures])
         tensor = torch.from_numpy(pixels.reshape(len(pictures), side, side, channels)).permute(0, 3, 1, 2).contiguous()
-        return encode_features(encoder, ArrayImages(name="altered copies", pixels=tensor), device=device)
+        altered = ArrayImages(name="altered copies", pixels=tensor)
+        preprocessing = preprocessing_for(encoder, altered, image_size=size, device=find_device(device), workers=0)
+        return Extractor(encoder, preprocessing).features(altered)
 
     before = features(originals)
     cosines = [
@@ -108,42 +109,30 @@ def measure_threshold(collection: Collection, *, seed: int = 0, device: str | No
     return float(torch.quantile(torch.cat(cosines), 1 - FOUND))
 
 
-def _recompressed(picture: Image) -> Image:
-    from PIL import Image
-
+def _recompressed(picture: Image.Image) -> Image.Image:
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=50)
     return Image.open(buffer)
 
 
-def _halved(picture: Image) -> Image:
-    from PIL.Image import Resampling
-
+def _halved(picture: Image.Image) -> Image.Image:
     width, height = picture.size
-    return picture.resize((-(-width // 2), -(-height // 2)), Resampling.LANCZOS).resize(
-        picture.size, Resampling.BICUBIC
+    return picture.resize((-(-width // 2), -(-height // 2)), Image.Resampling.LANCZOS).resize(
+        picture.size, Image.Resampling.BICUBIC
     )
 
 
-def _brightened(picture: Image) -> Image:
-    from PIL import ImageEnhance
-
-    return ImageEnhance.Brightness(picture).enhance(1.1)
-
-
-def _cropped(picture: Image) -> Image:
-    from PIL.Image import Resampling
-
+def _cropped(picture: Image.Image) -> Image.Image:
     width, height = picture.size
     return picture.resize(
-        picture.size, Resampling.BICUBIC, box=(0.02 * width, 0.02 * height, 0.98 * width, 0.98 * height)
+        picture.size, Image.Resampling.BICUBIC, box=(0.02 * width, 0.02 * height, 0.98 * width, 0.98 * height)
     )
 
 
-ALTERATIONS: dict[str, Callable[[Image], Image]] = {
+ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
     "recompressed as JPEG of quality 50": _recompressed,
     "halved in size": _halved,
-    "brightened by 10 %": _brightened,
+    "brightened by 10 %": lambda picture: ImageEnhance.Brightness(picture).enhance(1.1),
     "cropped by 2 % at each edge": _cropped,
 }
 
@@ -203,13 +192,10 @@ def _look(images: ImageSet, index: int) -> _Look:
     return _Look(image.shape[-1] * image.shape[-2], digest, np.stack([_details(picture, crop) for crop in CROPS]))
 
 
-def _details(picture: Image, crop: float) -> np.ndarray:
-    from PIL import ImageFilter
-    from PIL.Image import Resampling
-
+def _details(picture: Image.Image, crop: float) -> np.ndarray:
     side = picture.width
     box = (crop * side, crop * side, side - crop * side, side - crop * side)
-    small = picture.convert("L").resize((DETAIL, DETAIL), Resampling.LANCZOS, box=box)
+    small = picture.convert("L").resize((DETAIL, DETAIL), Image.Resampling.LANCZOS, box=box)
     blurred = small.filter(ImageFilter.GaussianBlur(BLUR))
     details = (np.asarray(small, dtype=np.float64) - np.asarray(blurred, dtype=np.float64)).ravel()
     details -= details.mean()

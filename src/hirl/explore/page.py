@@ -29,12 +29,6 @@ PAGE, SHEETS = "index.html", "images"
 _TEMPLATES = files("hirl.explore") / "pages"
 
 
-def default_folder(subject: str | os.PathLike[str], name: str) -> Path:
-    """Where a page goes by default: in the run folder, or beside a file of features, named after it."""
-    path = Path(subject)
-    return path / name if path.is_dir() else path.with_name(f"{path.stem}_{name}")
-
-
 def check_page_folder(folder: Path) -> None:
     """A ValueError if a page cannot be written to `folder`, or something other than a page would be lost by it."""
     check_parent(folder)
@@ -69,18 +63,14 @@ def write_page(folder: Path, kind: str, title: str, data: dict[str, Any]) -> Non
         "SCRIPT_HASH": _hash(script),
         "STYLE": style,
         "BODY": _template(f"{kind}.html").replace("%%VIEWER%%", _template("viewer.html").rstrip()),
-        "DATA": inert_json(data),
+        # ASCII that cannot end the block of HTML it stands in
+        "DATA": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         "SCRIPT": script,
     }
     # Each part is put in once, so that nothing inside the data is taken for a place to fill.
     pieces = _template("page.html").split("%%")
     text = "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
     (folder / PAGE).write_text(text, encoding="utf-8", newline="\n")
-
-
-def inert_json(data: Any) -> str:
-    """JSON in ASCII that cannot end the block of HTML it stands in."""
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 def packed(values: Any, kind: str) -> str:

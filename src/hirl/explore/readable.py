@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+from hirl.data.sources.file_images import open_files
 from hirl.data.sources.image_set import BadImage, ImageSet
+from hirl.features.embedding import Embedding
 from hirl.terminal.progress import Progress, no_progress
 
 SHORTER = 96  # pixels: a JPEG is decoded at a fraction of its size, but to its end
@@ -36,3 +38,19 @@ def _fault(images: ImageSet, index: int) -> BadImage | None:
     except BadImage as bad:
         return bad
     return None
+
+
+def without_features(images: ImageSet, embedding: Embedding) -> dict[int, BadImage]:
+    """The images that could not be read when the features were made, by index; why, if the file still tells."""
+    lost = ~(embedding.readable & embedding.finest.isfinite().all(1))
+    if embedding.path is not None:
+        lost |= (embedding.path < 0).any(1)
+    found = {}
+    for index in lost.nonzero().flatten().tolist():
+        path, reason = images.path(index), "it could not be read when the features were made"
+        try:
+            open_files([path], name=path).read(0)
+        except BadImage as bad:
+            reason = bad.reason
+        found[index] = BadImage(index, path, reason)
+    return found

@@ -4,53 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hirl.explore.page import page_folder, write_page
-from hirl.runs.folder import Run
+from hirl.runs.folder import RunFolder
+from hirl.runs.metrics import METRICS, Chart, figures_of, find_metric
+from hirl.terminal.figures import Kind
 
 POINTS = 600  # per curve; more of them are averaged
-NOT_CURVES = {"step", "epoch", "finished", "seconds_epoch", "seconds_features", "seconds_kmeans", "seconds_agreement"}
 
 
-@dataclass(frozen=True)
-class Chart:
-    """Curves that share a scale: those whose names match; shares are shown in per cent."""
-
-    title: str
-    names: str  # a regular expression
-    about: str = ""
-    share: bool = False
-    from_zero: bool = False
-
-
-CHARTS = (
-    Chart("Losses", r"loss_(image|spd)", "L_img of the method, and L_SPD from the first tree on"),
-    Chart("KNN accuracy", r"knn_level_\d+", "on the val split, by level of the labels; level 0 is the finest", True),
-    Chart("Effective rank", r"effective_rank", "dimensions that z⁰ uses; near 1 all images look alike", from_zero=True),
-    Chart("Spread of z⁰", r"feature_std", "1: spread evenly over the sphere; near 0: collapsed", from_zero=True),
-    Chart("Gradients", r"gradient_(image|spd)", "length of the gradient of L_img and of L_SPD at z⁰", from_zero=True),
-    Chart("Gradient cosine", r"gradient_cosine", "1: both losses pull z⁰ in one direction; −1: in opposite ones"),
-    Chart("Views", r"view_agreement.*", "share of images whose two views have the same leaf, or coarsest node", True),
-    Chart("Moved leaves", r"moved_leaves", "share of images whose leaf is another one than an epoch before", True),
-    Chart("Purity", r"purity_\d+", "share of images of their node's most frequent class, by level of the tree", True),
-    Chart("Bank", r"bank_agreement.*", "share of images whose stored feature finds the node of the clean image", True),
-    Chart(
-        "Leaves", r"assignment_entropy|one_image_leaves", "evenness of their sizes, and leaves of a single image", True
-    ),
-    Chart("Largest nodes", r"largest_node_\d+", "share of all images in the largest node of each level", True),
-    Chart("Learning rate", r"lr", from_zero=True),
-    Chart("Images per second", r"images_per_second", from_zero=True),
-    Chart("Waiting for data", r"waiting_for_data", share=True),
-)
-
-
-def write_run_page(run: Run, folder: Path, *, state: str, results: Mapping[str, Mapping[str, str]]) -> None:
+def write_run_page(run: RunFolder, folder: Path, *, state: str, results: Mapping[str, Mapping[str, str]]) -> None:
     """Writes the page to `folder`/index.html; `results` are figures as text by name of their result."""
     lines = list(run.metrics())
     curves = run_curves(lines)
@@ -59,8 +28,14 @@ def write_run_page(run: Run, folder: Path, *, state: str, results: Mapping[str, 
         "state": state,
         "epochs": max((line["epoch"] for line in lines), default=0),
         "charts": [
-            {"title": chart.title, "about": chart.about, "share": chart.share, "zero": chart.from_zero, "curves": found}
-            for chart, found in arrange(curves)
+            {
+                "title": chart.title,
+                "about": "; ".join(dict.fromkeys(find_metric(name).about for name in found)),
+                "share": all(find_metric(name).kind is Kind.SHARE for name in found),
+                "zero": chart.from_zero,
+                "curves": found,
+            }
+            for chart, found in arrange(curves).items()
         ],
         "warnings": run_warnings(run),
         "results": {name: dict(figures) for name, figures in results.items()},
@@ -72,31 +47,28 @@ def write_run_page(run: Run, folder: Path, *, state: str, results: Mapping[str, 
 
 
 def run_curves(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
-    """For every figure that was reported: its epochs and its values."""
+    """For every figure that was reported: its epochs and its values; none where it was NaN or infinite."""
     curves: dict[str, list[list[float]]] = {}
     for line in lines:
-        for name, value in line.items():
-            if name not in NOT_CURVES and isinstance(value, int | float) and not isinstance(value, bool):
-                if name == "loss_spd" and value == 0:  # before the first tree
-                    continue
+        for name, value in figures_of(line).items():
+            if isfinite(value):
                 curve = curves.setdefault(name, [[], []])
                 curve[0].append(float(line["epoch"]))
                 curve[1].append(float(value))
     return {name: _thinned(curve) for name, curve in curves.items()}
 
 
-def arrange(curves: Mapping[str, list[list[float]]]) -> list[tuple[Chart, dict[str, list[list[float]]]]]:
-    """Charts with their curves; a figure that belongs to none of them gets one of its own."""
-    left = dict(curves)
-    arranged = []
-    for chart in CHARTS:
-        found = {name: left.pop(name) for name in list(left) if re.fullmatch(chart.names, name)}
-        if found:
-            arranged.append((chart, found))
-    return arranged + [(Chart(name, re.escape(name)), {name: curve}) for name, curve in left.items()]
+def arrange(curves: Mapping[str, list[list[float]]]) -> dict[Chart, dict[str, list[list[float]]]]:
+    """Charts with their curves, in the order of METRICS; those of the method's own figures come last."""
+    own = [find_metric(name) for name in curves if find_metric(name) not in METRICS]
+    charts = {metric.chart: dict[str, list[list[float]]]() for metric in (*METRICS, *own) if metric.chart is not None}
+    for name, curve in curves.items():
+        if (chart := find_metric(name).chart) is not None:
+            charts[chart][name] = curve
+    return {chart: found for chart, found in charts.items() if found}
 
 
-def run_warnings(run: Run) -> list[dict[str, Any]]:
+def run_warnings(run: RunFolder) -> list[dict[str, Any]]:
     """Each warning once, with how often it was given and the time of the last."""
     found: dict[str, dict[str, Any]] = {}
     if run.log_file.is_file():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -12,17 +12,18 @@ from torch import Tensor
 from hirl.explore.collection import Collection
 from hirl.hierarchy.tree import PrototypeTree
 
-Pick = Literal["typical", "spread"]
-PICKS = ("typical", "spread")
+Pick = Literal["typical", "spread", "unsure"]
+PICKS = get_args(Pick)
 
 
 def sample_images(collection: Collection, size: int, *, pick: Pick = "typical", seed: int = 0) -> list[int]:
     """The indices of `size` images of the collection, in order of their branches.
 
     Every node divides its share equally among its children, as far as they have images; what does not divide evenly
-    goes to the largest of them, for a sample of few images should be of what there is much of, and `seed` decides
-    between children of one size. A leaf gives its most typical images (`pick` typical), or images far from each other,
-    of which the first is its most typical (spread). A larger sample is not a superset of a smaller one.
+    goes to the largest of them, since a small sample should show what is common, and `seed` decides
+    between children of one size. A leaf gives its most typical images (`pick` typical), images far from each other, of
+    which the first is its most typical (spread), or those that nearly belong to another leaf (unsure). A larger sample
+    is not a superset of a smaller one.
     """
     if pick not in PICKS:
         raise ValueError(f"pick is {pick!r}, but must be one of {', '.join(PICKS)}")
@@ -31,13 +32,14 @@ def sample_images(collection: Collection, size: int, *, pick: Pick = "typical", 
     if seed < 0:
         raise ValueError(f"seed is {seed}, but must be at least 0")
     shares = leaf_shares(collection.tree, size, seed=seed)
-    typical = collection.typicality()[:, 0]
+    tree = collection.tree
+    first = -tree.margins(collection.z[0], tree.leaves) if pick == "unsure" else collection.typicality()
     chosen: list[int] = []
     by_leaf = _members(collection.tree)
     for leaf, share in shares.items():
         images = by_leaf[leaf]
-        images = images[typical[images].argsort(descending=True, stable=True)]
-        chosen += (images[:share] if pick == "typical" else _spread(collection.z[0], images, share)).tolist()
+        images = images[first[images, 0].argsort(descending=True, stable=True)]
+        chosen += (_spread(collection.z[0], images, share) if pick == "spread" else images[:share]).tolist()
     return chosen
 
 

@@ -10,16 +10,22 @@ from typing import Any
 from torch import Tensor
 
 from hirl.data.sources import in_memory
+from hirl.data.sources.file_images import open_files
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.explore.collection import Collection
-from hirl.explore.encode import encode_representations
-from hirl.explore.feature_files import one_file
+from hirl.features.extractor import Extractor, preprocessing_for
+from hirl.features.open_encoder import find_device
 from hirl.methods.base import Method
 from hirl.metrics.neighbours import nearest_rows
 
+NO_ENCODER = (
+    "a file of features cannot be searched with an image, since it does not say which encoder made them: give the "
+    "folder of images or the run they come from"
+)
+
 
 @dataclass(frozen=True)
-class Found:
+class Neighbours:
     """The nearest images at one level, most similar first: their indices in the collection, and cosines."""
 
     level: int
@@ -32,7 +38,7 @@ def open_query(file: str | os.PathLike[str], *, channels: int) -> ImageSet:
     path = Path(file)
     if not path.is_file():
         raise ValueError(f"there is no image {str(path)!r} to search for")
-    query = one_file(str(path), channels=channels)
+    query = open_files([str(path)], name=str(path), channels=channels)
     try:
         query.read(0)
     except BadImage as bad:
@@ -41,30 +47,31 @@ def open_query(file: str | os.PathLike[str], *, channels: int) -> ImageSet:
 
 
 def query_representations(
-    collection: Collection,
-    query: ImageSet,
-    *,
-    method: str | type[Method] | None = None,
-    device: str | None = None,
+    collection: Collection, query: ImageSet, *, method: str | type[Method] | None = None, device: str | None = None
 ) -> Tensor:
-    """(1 + L, D): z⁰ … zᴸ of the query, made as those of the collection."""
-    if collection.encoder is None:
-        raise ValueError("a file of features cannot be searched with an image: give the run folder they come from")
+    """(1 + L, D): z⁰ … zᴸ of the query, made as those of the collection; its features where there is no run."""
+    encoder = collection.encoder
+    if encoder is None:
+        raise ValueError(NO_ENCODER)
     if collection.images.pixels is not None:  # resized in another way than images in files
         query = in_memory(query)
-    return encode_representations(collection.encoder, query, method=method, device=device)[0]
+    size = encoder.size_for(collection.images.default_size)
+    preprocessing = preprocessing_for(encoder, query, image_size=size, device=find_device(device), workers=0)
+    extractor = Extractor(encoder, preprocessing, method=method)
+    return extractor.representations(query)[0] if encoder.has_heads else extractor.features(query)
 
 
 def search(
     collection: Collection, z: Tensor, levels: list[int], *, count: int, without: Path | None = None
-) -> list[Found]:
+) -> list[Neighbours]:
     """The `count` nearest images to a query z (1 + L, D) at each of the levels.
 
     `without`: a file to leave out, the query itself, if it is one of the collection.
     """
     for level in levels:
         if not 0 <= level < len(z):
-            raise ValueError(f"there is no level {level}: the run has z0 to z{len(z) - 1}")
+            there = "z0 alone" if len(z) == 1 else f"z0 to z{len(z) - 1}"
+            raise ValueError(f"there is no level {level}: the collection has {there}")
     if count < 1:
         raise ValueError(f"count is {count}, but must be at least 1")
     itself = _index(collection, without)
@@ -74,7 +81,7 @@ def search(
         nearest = next(nearest_rows(collection.z[level], z[level][None], k))
         pairs = zip(nearest.rows[0].tolist(), nearest.similar[0].tolist(), strict=True)
         kept = [(image, similar) for image, similar in pairs if image != itself][:count]
-        found.append(Found(level, [image for image, _ in kept], [similar for _, similar in kept]))
+        found.append(Neighbours(level, [image for image, _ in kept], [similar for _, similar in kept]))
     return found
 
 
@@ -87,25 +94,15 @@ def _index(collection: Collection, file: Path | None) -> int | None:
     return next((index for index in candidates if Path(collection.images.path(index)).resolve() == wanted), None)
 
 
-def search_report(collection: Collection, query: str, z: Tensor, found: list[Found]) -> dict[str, Any]:
+def search_report(collection: Collection, query: str, z: Tensor, found: list[Neighbours]) -> dict[str, Any]:
     """What was found, as plain data for JSON."""
     tree = collection.tree
     path = tree.path(tree.assign(z[0][None]))[0].tolist()
-    return {
-        "query": query,
-        "path": path,
-        "levels": [
-            {
-                "level": one.level,
-                "images": [
-                    {
-                        "file": collection.images.path(image),
-                        "row": int(collection.rows[image]),
-                        "cosine": round(cosine, 6),
-                    }
-                    for image, cosine in zip(one.images, one.similarity, strict=True)
-                ],
-            }
-            for one in found
-        ],
-    }
+    levels = []
+    for one in found:
+        images = [
+            {"file": collection.images.path(image), "row": int(collection.rows[image]), "cosine": round(cosine, 6)}
+            for image, cosine in zip(one.images, one.similarity, strict=True)
+        ]
+        levels.append({"level": one.level, "images": images})
+    return {"query": query, "path": path, "levels": levels}

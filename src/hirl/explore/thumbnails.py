@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from PIL import Image, ImageOps
 
 from hirl.data.sources.image_set import ImageSet
 from hirl.explore.readable import reading_threads
 from hirl.terminal.progress import Progress, no_progress
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 Picture = tuple[ImageSet, int]  # an image of a set
 
@@ -39,8 +38,6 @@ class Sheets:
 
 def thumbnail(images: ImageSet, index: int, side: int) -> Image.Image:
     """The central square of an image, as encoders see it; larger images are reduced to `side`, none is enlarged."""
-    from PIL import Image, ImageOps
-
     pixels = images.read(index, shorter=side)
     picture = Image.fromarray(pixels.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
     return ImageOps.fit(picture, (side, side), Image.Resampling.LANCZOS)
@@ -72,8 +69,6 @@ def write_sheets(
 
 
 def _write_sheet(pictures: Sequence[Picture], side: int, cell: int, file: Path) -> int:
-    from PIL import Image
-
     sheet = Image.new("RGB", (COLUMNS * cell, -(-len(pictures) // COLUMNS) * cell))
     for place, (images, index) in enumerate(pictures):
         x, y = place % COLUMNS * cell, place // COLUMNS * cell

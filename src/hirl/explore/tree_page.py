@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,8 @@ import torch
 from torch import Tensor
 
 from hirl.explore.collection import Collection
+from hirl.explore.kept_tree import tree_id
+from hirl.explore.node_names import suggest_names
 from hirl.explore.page import SHEETS, file_data, packed, page_folder, write_page
 from hirl.explore.thumbnails import LARGEST, write_sheets
 from hirl.hierarchy.tree import PrototypeTree
@@ -35,20 +36,20 @@ def write_tree_page(
     `names`: names of nodes to begin with, by level and number ("2-17").
     """
     typical = collection.typicality()  # (n, L)
+    margins = collection.tree.margins(collection.z[0], collection.tree.leaves)
     order = sheet_order(collection.tree, typical)
     with page_folder(folder) as aside:
         pictures = [(collection.images, index) for index in order.tolist()]
         sheets = write_sheets(pictures, aside / SHEETS, largest=thumbnail, progress=progress)
-        data = tree_data(collection, typical, order, folder) | {"sheets": sheets.described()}
-        data["names"] = dict(names or {})
+        data = tree_data(collection, typical, margins, order, folder) | {"sheets": sheets.described()}
+        data |= {"names": dict(names or {}), "suggested": suggest_names(collection, typical)}
         write_page(aside, "tree", f"{collection.name} · tree", data)
 
 
-def tree_data(collection: Collection, typical: Tensor, order: Tensor, folder: Path) -> dict[str, Any]:
+def tree_data(collection: Collection, typical: Tensor, margins: Tensor, order: Tensor, folder: Path) -> dict[str, Any]:
     """What the page knows, images in the order of their thumbnails."""
     tree, images = collection.tree, collection.images
     paths = collection.paths
-    rank = ((typical[order].clamp(-1, 1) + 1) / 2 * STEPS).round()
     labels = []
     if images.labels is not None:
         for level, names in enumerate(images.label_names):
@@ -57,16 +58,22 @@ def tree_data(collection: Collection, typical: Tensor, order: Tensor, folder: Pa
         "title": collection.name,
         "source": collection.data,
         "note": collection.tree_note,
-        "tree": tree_id(tree),
+        "tree": collection.tree_id,
         "levels": list(tree.levels),
         "parents": [packed(parents, "i4") for parents in tree.parents],
         "leaves": packed(tree.leaves[order], "i4"),
-        "typical": [packed(level, "u2") for level in rank.T.long()],
+        "typical": _in_steps(typical[order]),
+        "margins": _in_steps(margins[order]),
         "rows": packed(collection.rows[order], "i4"),
         "labels": labels,
         "unreadable": [bad.path for bad in collection.unreadable],
         "covers": COVERS,
     } | file_data([paths[index] for index in order.tolist()], folder)
+
+
+def _in_steps(values: Tensor) -> list[str]:
+    """Values (n, L) from −1 to 1, level by level in two bytes each."""
+    return [packed(level, "u2") for level in ((values.clamp(-1, 1) + 1) / 2 * STEPS).round().long().T]
 
 
 def sheet_order(tree: PrototypeTree, typical: Tensor) -> Tensor:
@@ -95,22 +102,15 @@ def _rank_within(nodes: Tensor, typical: Tensor) -> Tensor:
     return ranks
 
 
-def tree_id(tree: PrototypeTree) -> str:
-    """Tells trees from each other: names given to nodes of one mean nothing on another."""
-    digest = hashlib.sha256()
-    for tensor in (*(nodes.float() for nodes in tree.prototypes), *tree.parents):
-        digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
-    return digest.hexdigest()[:16]
-
-
-def read_names(file: Path, tree: PrototypeTree) -> dict[str, str]:
-    """Names of nodes that the page exported as JSON; a ValueError where they belong to another tree."""
+def read_names(file: Path, tree: PrototypeTree | str) -> dict[str, str]:
+    """Names of nodes that the page exported as JSON; a ValueError where they belong to another tree (or its id)."""
+    own = tree if isinstance(tree, str) else tree_id(tree)
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         names = {str(node): str(name) for node, name in found["names"].items()}
         other = found["tree"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{str(file)!r} is not a file of names that the tree page exported as JSON") from error
-    if other != tree_id(tree):
-        raise ValueError(f"the names in {str(file)!r} belong to another tree: {other}, not {tree_id(tree)}")
+    if other != own:
+        raise ValueError(f"the names in {str(file)!r} belong to another tree: {other}, not {own}")
     return names

@@ -17,7 +17,6 @@ from torch import Tensor
 from hirl.explore.collection import Collection
 
 Algorithm = Literal["tsne", "umap"]
-CLASSES, PER_CLASS, UNLABELLED = 20, 2000, 10_000
 COMPONENTS = 50  # of the principal component analysis that goes before, as is usual
 
 
@@ -31,14 +30,7 @@ class Colouring:
     of: Tensor  # (n,)
 
 
-def choose_points(
-    collection: Collection,
-    *,
-    classes: int = CLASSES,
-    per_class: int = PER_CLASS,
-    points: int = UNLABELLED,
-    seed: int = 0,
-) -> Tensor:
+def choose_points(collection: Collection, *, classes: int, per_class: int, points: int, seed: int) -> Tensor:
     """(n,): the images to show, in order: some of each of the first classes, or of all images without labels."""
     random = np.random.default_rng(seed)
     labels = collection.images.labels
@@ -58,9 +50,8 @@ def colourings(collection: Collection, points: Tensor) -> list[Colouring]:
     labels, names = collection.images.labels, collection.images.label_names
     if labels is not None:
         for level, classes in enumerate(names):
-            found.append(
-                _compact(f"label-{level}", f"label, {len(classes)} classes", list(classes), labels[points, level])
-            )
+            name = f"label, {len(classes)} classes"
+            found.append(_compact(f"label-{level}", name, classes, labels[points, level]))
     paths = collection.tree.path(collection.tree.leaves[points])
     for level in reversed(range(len(collection.tree.levels))):
         nodes = [f"node {level}-{node}" for node in range(collection.tree.levels[level])]
@@ -91,7 +82,7 @@ def map_features(collection: Collection, level: int | None) -> Tensor:
     return collection.z[level]
 
 
-def _compact(key: str, name: str, groups: list[str], of: Tensor) -> Colouring:
+def _compact(key: str, name: str, groups: Sequence[str], of: Tensor) -> Colouring:
     """Groups without points are left out; the others are numbered anew, in order."""
     present, numbers = of.unique(return_inverse=True)
     return Colouring(key, name, [groups[group] for group in present.tolist()], numbers)

@@ -12,7 +12,6 @@ from hirl.explore.figure_fonts import font_context
 from hirl.explore.tsne import Colouring
 from hirl.files import atomic_write
 
-KINDS = (".png", ".svg", ".pdf")
 PANEL = 4.2  # inches
 LEGEND = 24  # groups with a line in the legend
 INK, FAINT = "#26282e", "#6d6f78"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from hirl.data.sources.image_set import ImageSet
@@ -14,9 +14,6 @@ from hirl.data.sources.skipped import Skipped
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
 from hirl.data.views.render import Batch, Normalisation, ViewRenderer
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 _PAPER, _INK, _FAINT = (250, 249, 246), (38, 40, 46), (128, 130, 138)
 _HIDDEN = (226, 224, 217)  # a masked patch
@@ -48,8 +45,6 @@ def view_sheet(
         title: The heading.
         skipped: Records the images that could not be read and were replaced.
     """
-    from PIL import Image, ImageDraw, ImageFont
-
     if tile < SMALLEST_TILE:
         raise ValueError(f"tile is {tile}, but must be at least {SMALLEST_TILE} pixels.")
     indices = _indices(images, rows)
@@ -107,16 +102,12 @@ def _labels(views: tuple[View, ...]) -> list[str]:
 
 def _picture(view: Tensor) -> Image.Image:
     """(C, H, W) floats in [0, 1]"""
-    from PIL import Image
-
     pixels = view.clamp(0, 1).mul(255).round().to(torch.uint8).expand(3, -1, -1)
     return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
 
 def _original(images: ImageSet, index: int, tile: int) -> Image.Image:
     """The uncropped image within a square of `tile`."""
-    from PIL import Image
-
     picture = _picture(images.read(index, shorter=tile) / 255)
     scale = tile / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
@@ -127,8 +118,6 @@ def _original(images: ImageSet, index: int, tile: int) -> Image.Image:
 
 
 def _framed(picture: Image.Image, side: int, mask: Tensor | None) -> Image.Image:
-    from PIL import Image
-
     picture = picture.resize((side, side), Image.Resampling.LANCZOS)
     if mask is not None:
         hidden = Image.fromarray(mask.to(torch.uint8).mul(255).numpy()).resize((side, side), Image.Resampling.NEAREST)
@@ -138,8 +127,6 @@ def _framed(picture: Image.Image, side: int, mask: Tensor | None) -> Image.Image
 
 def _rounded(side: int) -> Image.Image:
     """A stencil with rounded corners, drawn enlarged and reduced so that they are smooth."""
-    from PIL import Image, ImageDraw
-
     stencil = Image.new("L", (4 * side, 4 * side), 0)
     ImageDraw.Draw(stencil).rounded_rectangle((0, 0, 4 * side - 1, 4 * side - 1), 4 * max(2, side // 22), 255)
     return stencil.resize((side, side), Image.Resampling.LANCZOS)

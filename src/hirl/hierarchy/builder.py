@@ -75,7 +75,7 @@ class TreeBuilder(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchicalKMeans(TreeBuilder):
-    """Hierarchical K-means: of the features into the coarsest level and on into finer ones, or as in Alg. 1 bottom-up.
+    """Hierarchical K-means: top-down, bottom-up as in Alg. 1, or started by Ward linkage.
 
     On a CPU the same features and seed give the same bits, however the rows are ordered or spread over processes (if
     `index` is passed).
@@ -88,11 +88,19 @@ class HierarchicalKMeans(TreeBuilder):
             as in the paper, scaled to unit length at the end.
         order: "top-down": K-means of the features into the coarsest level, then of the images of each node into its
             children; an image belongs to the path nearest to it over all levels. "bottom-up", as in Alg. 1: K-means of
-            the features into the finest level, then of each level's prototypes for the next.
+            the features into the finest level, then of each level's prototypes for the next. "ward": Ward linkage of
+            the features, cut into the levels; then as top-down.
         weighted: Bottom-up only: a prototype counts as many times as it has images. False as in Alg. 1, where many
             small nodes outvote a few large ones.
-        path_steps: Top-down only: Lloyd steps that settle all levels together at the end. They are all that is done
-            to the tree of an earlier epoch, unless more than 5 % of its leaves lose their images.
+        path_steps: Top-down and Ward: Lloyd steps that settle all levels together at the end. They are all that is
+            done to the tree of an earlier epoch, unless more than 5 % of its leaves lose their images.
+        linked: Ward only: the most rows that linkage compares pairwise. K-means first makes that many small clusters of
+            more rows; levels of more than half as many nodes are then split top-down.
+        centre: Cluster the features less their mean. With centre, components or whiten, the tree has this map in its
+            file and `tree.assign` applies it.
+        components: Cluster this many principal components of the features; null for all.
+        whiten: Divide each principal component by its standard deviation to this power: 0.5 lets the many small
+            components count more, 1 makes all count alike.
     """
 
     iterations: int = 20
@@ -102,20 +110,30 @@ class HierarchicalKMeans(TreeBuilder):
     order: Order = "top-down"
     weighted: bool = False
     path_steps: int = 5
+    linked: int = 5000
+    centre: bool = False
+    components: int | None = None
+    whiten: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "restarts"):
+        if self.order == "ward" and not self.spherical:
+            raise ValueError("order ward needs spherical: its nodes are mean directions")
+        for name in ("iterations", "restarts", "linked"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+                raise ValueError(f"{name} is {getattr(self, name)}, but must be at least 1")
         if self.order not in get_args(Order):
-            raise ValueError(f"order must be {' or '.join(get_args(Order))}, not {self.order!r}")
+            raise ValueError(f"order is {self.order!r}, but must be one of {', '.join(get_args(Order))}")
         if not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance is a share of the rows in [0, 1), not {self.tolerance}")
 
-        if self.weighted and self.order == "top-down":
-            raise ValueError("weighted is for order bottom-up: top-down, every image counts once anyway")
+        if self.weighted and self.order != "bottom-up":
+            raise ValueError(f"weighted is for order bottom-up: {self.order}, every image counts once anyway")
         if self.path_steps < 0:
-            raise ValueError(f"path_steps must be at least 0, not {self.path_steps}")
+            raise ValueError(f"path_steps is {self.path_steps}, but must be at least 0")
+        if self.components is not None and self.components < 1:
+            raise ValueError(f"components is {self.components}, but must be at least 1, or null for all")
+        if not 0 <= self.whiten <= 1:
+            raise ValueError(f"whiten is {self.whiten}, but must be between 0 (not at all) and 1 (fully)")
 
     @property
     def max_steps(self) -> int:
@@ -146,12 +164,20 @@ class HierarchicalKMeans(TreeBuilder):
             order=self.order,
             weighted=self.weighted,
             path_steps=self.path_steps,
+            linked=self.linked,
+            centre=self.centre,
+            components=self.components,
+            whiten=self.whiten,
             seed=seed,
             init=init,
             index=index,
             group=group,
             progress=progress,
         )
+
+
+# For trees over an encoder's pooled features. Over z⁰, which training compares by cosine, nothing is reduced.
+POOLED_FEATURES = HierarchicalKMeans(order="ward", centre=True, components=128, whiten=0.5)
 
 
 def hierarchical_kmeans(

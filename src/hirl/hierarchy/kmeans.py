@@ -1,10 +1,11 @@
-"""Hierarchical K-means: bottom-up, prototypes of the features and then of the prototypes (Alg. 1), or top-down."""
+"""Hierarchical K-means: bottom-up as in Alg. 1, top-down, or started by Ward linkage."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -12,11 +13,16 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from hirl.hierarchy.draws import SAME, RowDraws
 from hirl.hierarchy.levels import check_levels
-from hirl.hierarchy.lloyd import SAME, Clusters, Lloyd, Prototypes
-from hirl.hierarchy.ranks import Ranks
-from hirl.hierarchy.rows import Features, UnitRows, accumulator
+from hirl.hierarchy.linked_parts import clustered_parts, rows_as_parts
+from hirl.hierarchy.lloyd import Clusters, Lloyd, Prototypes, TooFewDirections
+from hirl.hierarchy.path_steps import PathSteps, mean_directions
+from hirl.hierarchy.reduction import ReducedSpace, fit_reduction
+from hirl.hierarchy.rows import Features, UnitRows
 from hirl.hierarchy.tree import PrototypeTree
+from hirl.hierarchy.ward import ward_merges
+from hirl.ranks import Ranks
 
 TreeProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (level, step, rows done in that step) after every chunk; steps count on over restarts."""
@@ -24,7 +30,7 @@ TreeProgress: TypeAlias = Callable[[int, int, int], None]
 # The share of empty leaves above which settling an earlier tree has failed; over the epochs of a run it was under .02.
 MOST_EMPTY = 0.05
 
-Order: TypeAlias = Literal["bottom-up", "top-down"]
+Order: TypeAlias = Literal["bottom-up", "top-down", "ward"]
 
 
 def kmeans_tree(
@@ -38,6 +44,10 @@ def kmeans_tree(
     order: Order,
     weighted: bool,
     path_steps: int,
+    linked: int,
+    centre: bool,
+    components: int | None,
+    whiten: float,
     seed: int,
     init: PrototypeTree | None,
     index: Tensor | None,
@@ -54,14 +64,27 @@ def kmeans_tree(
     rows, N = _checked(features, index, ranks)
     sizes = check_levels(levels, N)
     if seed < 0:
-        raise ValueError(f"seed must be at least 0, not {seed}")
+        raise ValueError(f"seed is {seed}, but must be at least 0")
     if init is not None and (init.levels != sizes or init.dim != rows.dim):
         raise ValueError(
             f"init has levels {init.levels} of dimension {init.dim}; expected {sizes} of dimension {rows.dim}"
         )
     lloyd = {"iterations": iterations, "tolerance": tolerance}
-    build = _Levels(rows, sizes, index, spherical, ranks, restarts, seed, init, progress, lloyd)
-    return build.bottom_up(weighted=weighted) if order == "bottom-up" else build.top_down(path_steps)
+    space = None
+    clustered = rows
+    if centre or whiten or (components is not None and components < rows.dim):
+        space = fit_reduction(rows, ranks, centre=centre, components=components, whiten=whiten)
+        clustered = space.project(rows)
+        init = None if init is None else _projected(init, space)
+    build = _Levels(clustered, sizes, index, spherical, ranks, restarts, seed, init, progress, lloyd)
+    if order == "bottom-up":
+        tree = build.bottom_up(weighted=weighted)
+    else:
+        tree = build.by_path(path_steps, None if order == "top-down" else linked)
+    if space is None:
+        return tree
+    nodes = mean_directions(rows, tree.leaves, tree.parents, ranks, default=_spare(sizes, space.axes[:, 0]))
+    return replace(tree, prototypes=nodes, reduced=replace(space, prototypes=tree.prototypes))
 
 
 @dataclass
@@ -94,55 +117,66 @@ class _Levels:
             counts = counts.new_zeros(self.sizes[level]).index_add_(0, parents[-1], counts)
         return self._tree(prototypes, parents, leaves)
 
-    def top_down(self, path_steps: int) -> PrototypeTree:
-        """Cluster the rows into the nodes of the coarsest level, then the rows of each node into its children.
+    def by_path(self, path_steps: int, linked: int | None) -> PrototypeTree:
+        """Build the tree top-down, or by Ward linkage of at most `linked` rows, and settle all levels together.
 
-        Then all levels are settled together: each row goes to the leaf of the path nearest to it, which may lie in
-        another node than the one it was split from, and every node becomes the mean direction of its rows. The tree of
-        earlier features is settled only, which takes a fifth of the time. If that leaves too many leaves empty, all
-        levels are clustered again, from the earlier prototypes: nodes that still fit keep their number, which the heads
-        have learnt.
+        Each row goes to the leaf of the path nearest to it, which may lie in another node than the one it was put in,
+        and every node becomes the mean direction of its rows. The tree of earlier features is settled only, which takes
+        a fifth of the time. If that leaves too many leaves empty, all levels are clustered again, top-down from the
+        earlier prototypes: nodes that still fit keep their number, which the heads have learnt.
         """
         settles = self.spherical and len(self.sizes) > 1
+        paths, draws = PathSteps(self.rows, self.ranks), RowDraws(self.rows, self.index, self.ranks)
+        seed = (self.seed, len(self.sizes))  # the levels have (seed, level)
         if settles and path_steps and self.init is not None and _every_node_has_a_child(self.init):
-            tree = self._settled(replace(self.init.to(self.rows.device), by_path=True), path_steps)
-            if self._empty_leaves(tree) <= MOST_EMPTY * self.sizes[0]:
-                return tree
-        prototypes: list[Tensor] = []
-        parents: list[Tensor] = []
-        inside: dict[str, Tensor] = {}
-        for level in reversed(range(len(self.sizes))):
+            tree = paths.settled(replace(self.init.to(self.rows.device), by_path=True), path_steps, self.progress)
+            if paths.empty_leaves(tree) <= MOST_EMPTY * self.sizes[0]:
+                return paths.filled(tree, draws, seed)
+        if linked is None or self.init is not None:
+            tree = self._split(len(self.sizes), [], [], {})
+        else:
+            tree = self._joined(draws, linked)
+        if not settles:
+            return tree
+        return paths.filled(paths.settled(replace(tree, by_path=True), path_steps), draws, seed)
+
+    def _split(
+        self, levels: int, prototypes: list[Tensor], parents: list[Tensor], inside: dict[str, Tensor]
+    ) -> PrototypeTree:
+        """Cluster the rows into the coarsest of the finest `levels`, then the rows of each node into its children."""
+        for level in reversed(range(levels)):
             found = self._cluster(level, **inside)
             inside = {"inside": found.index, "coarse": found.prototypes.rows}
             prototypes.insert(0, found.prototypes.rows)
             if found.prototypes.parents is not None:
                 parents.insert(0, found.prototypes.parents)
-        tree = self._tree(prototypes, parents, found.index)
-        return self._settled(replace(tree, by_path=True), path_steps) if settles else tree
+        return self._tree(prototypes, parents, inside["inside"])
 
-    def _settled(self, tree: PrototypeTree, steps: int) -> PrototypeTree:
-        """Take Lloyd's steps over whole paths; the parent of each node stays."""
-        for step in range(steps):
-            leaves = tree.assign_rows(self.rows)
-            if self.progress is not None and self.init is not None:
-                self.progress(0, step, len(self.rows))
-            sums = torch.zeros(self.sizes[0], self.rows.dim, dtype=accumulator(self.rows.device), device=tree.device)
-            for chunk in self.rows.chunks(self.rows.dim):
-                sums.index_add_(0, leaves[chunk], self.rows[chunk].to(sums.dtype))
-            sums = self.ranks.sum(sums)
-            prototypes = []
-            for level, before in enumerate(tree.prototypes):
-                length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
-                prototypes.append(torch.where(length > SAME, sums / length, before).to(before.dtype))
-                if level < len(tree.parents):
-                    above = sums.new_zeros(self.sizes[level + 1], self.rows.dim)
-                    sums = above.index_add_(0, tree.parents[level], sums)
-            tree = replace(tree, prototypes=tuple(prototypes))
-        return replace(tree, leaves=tree.assign_rows(self.rows))
-
-    def _empty_leaves(self, tree: PrototypeTree) -> int:
-        counts = self.ranks.sum(torch.bincount(tree.leaves, minlength=self.sizes[0]))
-        return int((counts == 0).sum())
+    def _joined(self, draws: RowDraws, linked: int) -> PrototypeTree:
+        """Join rows, or small clusters of them, into all levels but those too fine for it, which are split top-down."""
+        exact = linked >= draws.N
+        seed, shown = (self.seed, len(self.sizes) + 1), None if self.progress is None else partial(self.progress, 0)
+        parts = (
+            rows_as_parts(draws) if exact else clustered_parts(draws, linked, seed=seed, progress=shown, **self.lloyd)
+        )
+        merges = ward_merges(parts.means, parts.counts)
+        different = len(merges.pairs) + 1 - int((merges.distance < SAME).sum())
+        finest = sum(size > (different if exact else different // 2) for size in self.sizes)  # that is joined
+        if exact and finest:
+            raise TooFewDirections(self.rows.name, different, draws.N, self.sizes[0])
+        if finest == len(self.sizes):
+            return self._split(finest, [], [], {})
+        # Every rank joins the same parts; on GPUs sums may differ in the last bit: the first rank's cuts are used.
+        cuts = [self.ranks.first(merges.cut(size)) for size in self.sizes[finest:]]
+        parents = [
+            torch.empty(size, dtype=torch.int64, device=fine.device).scatter_(0, fine, coarse)
+            for size, (fine, coarse) in zip(self.sizes[finest:], pairwise(cuts), strict=False)
+        ]
+        nodes = cuts[0][parts.of_row]
+        prototypes = mean_directions(
+            self.rows, nodes, parents, self.ranks, default=_spare(self.sizes[finest:], parts.means[0])
+        )
+        return self._split(finest, list(prototypes), parents, {"inside": nodes, "coarse": prototypes[0]})
 
     def _cluster(self, level: int, **changed: Any) -> Clusters:
         """Return the best of all starts, the first of which is this level of `init`."""
@@ -168,6 +202,17 @@ class _Levels:
     def _tree(self, prototypes: list[Tensor], parents: list[Tensor], leaves: Tensor) -> PrototypeTree:
         units = prototypes if self.spherical else [F.normalize(level, dim=1) for level in prototypes]
         return PrototypeTree(prototypes=tuple(units), parents=tuple(parents), leaves=leaves)
+
+
+def _projected(tree: PrototypeTree, space: ReducedSpace) -> PrototypeTree:
+    """Return an earlier tree with its nodes' mean directions in today's reduced space."""
+    nodes = (space.project(UnitRows(level))[:] for level in tree.prototypes)
+    return replace(tree, prototypes=tuple(nodes), reduced=None)
+
+
+def _spare(sizes: Sequence[int], direction: Tensor) -> list[Tensor]:
+    """Return a direction for nodes without one: without rows, or with rows that cancel out."""
+    return [F.normalize(direction.float(), dim=0).repeat(size, 1) for size in sizes]
 
 
 def _every_node_has_a_child(tree: PrototypeTree) -> bool:
@@ -196,4 +241,4 @@ def _checked(features: Features, index: Tensor | None, ranks: Ranks) -> tuple[Un
 def _wrong_index(index: Tensor, count: int) -> str | None:
     if index.shape != (count,) or index.dtype != torch.int64:
         return f"index must be int64 of shape ({count},) as the rows, not {index.dtype} {tuple(index.shape)}"
-    return f"index must be 0 or more, not {int(index.min())}" if count and int(index.min()) < 0 else None
+    return f"index is {int(index.min())}, but must be 0 or more" if count and int(index.min()) < 0 else None

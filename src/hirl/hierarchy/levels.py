@@ -26,25 +26,26 @@ class Levels(tuple[int, ...]):
         return tuple(self), self.why
 
 
-def suggest_levels(N: int) -> Levels:
+def levels_by_number(N: int) -> Levels:
     """Return level sizes, fine → coarse, for N images: the paper's (30000, 10000, 1000) at ImageNet's 1.28 million.
 
     Smaller sets get fewer images per leaf, so that the tree keeps enough leaves to distinguish images; levels that
     would have a single node are left out.
     """
     if not isinstance(N, SupportsIndex):
-        raise ValueError(f"N, the number of images, must be a whole number such as 1000, not {N!r}")
-    if int(N) < 4:
+        raise ValueError(f"N, the number of images, is {N!r}, but must be a whole number such as 1000")
+    count = int(N)
+    if count < 4:
         raise ValueError(f"a hierarchy needs at least 4 images, not {N!r}")
-    per_leaf = max(2.0, SMALL_SET_PER_LEAF * (N / SMALL_SET) ** GROWTH)
-    leaves = max(2, _two_digits(N / per_leaf))
+    per_leaf = max(2.0, SMALL_SET_PER_LEAF * (count / SMALL_SET) ** GROWTH)
+    leaves = max(2, _two_digits(count / per_leaf))
     wanted = (
         leaves,
         _two_digits(leaves / LEAVES_PER_NODE),
         _two_digits(leaves / LEAVES_PER_NODE / NODES_PER_ROOT),
     )
     sizes = [leaves, *(size for size in wanted[1:] if size >= 2)]
-    why = f"{N:,} images, about {N / leaves:.0f} per leaf: {leaves:,} leaves"
+    why = f"{count:,} images, about {count / leaves:.0f} per leaf: {leaves:,} leaves"
     ratios = (f"{LEAVES_PER_NODE} leaves per node", f"{NODES_PER_ROOT} nodes per root")[: len(sizes) - 1]
     if ratios:
         why += f"; {' and '.join(ratios)}, as in the paper"
@@ -54,7 +55,7 @@ def suggest_levels(N: int) -> Levels:
 def check_levels(levels: Sequence[int], N: int | None = None) -> tuple[int, ...]:
     """Return `levels` as a tuple of ints, or raise a ValueError that names the rule they break."""
     if isinstance(levels, (str, bytes)) or not isinstance(levels, Iterable):
-        raise ValueError(f"levels must be a sequence of sizes, fine to coarse, such as (3000, 300, 30), not {levels!r}")
+        raise ValueError(f"levels is {levels!r}, but must be sizes, fine to coarse, such as (3000, 300, 30)")
     sizes = tuple(int(size) if isinstance(size, SupportsIndex) else size for size in levels)
     if not sizes:
         raise ValueError("levels must name at least one level, such as (3000, 300, 30)")
@@ -65,7 +66,7 @@ def check_levels(levels: Sequence[int], N: int | None = None) -> tuple[int, ...]
         if coarser >= finer:
             raise ValueError(f"levels must decrease from fine to coarse, but {coarser} follows {finer} in {sizes}")
     if N is not None and sizes[0] > N:
-        fitting = f"; {tuple(suggest_levels(N))} would fit" if N >= 4 else ""
+        fitting = f"; {tuple(levels_by_number(N))} would fit" if N >= 4 else ""
         raise ValueError(
             f"levels {sizes} ask for {sizes[0]} clusters of only {N} rows: there must be a row per cluster{fitting}"
         )

@@ -12,18 +12,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from hirl.hierarchy.ranks import Ranks
+from hirl.hierarchy.draws import SAME, RowDraws
 from hirl.hierarchy.rows import UnitRows, accumulator, nearest
-from hirl.seeds import mix_seed
+from hirl.ranks import Ranks
 
 # Starting rows are drawn in this many rounds, each far from the earlier ones: one row per round would be k-means++, a
 # single round a uniform draw.
 START_ROUNDS = 8
-# Squared distances below this are rounding errors: such a row equals its prototype.
-SAME = 1e-6
+# A child with a single row is needless if this row is at most so many times as far (squared) from the next sibling as
+# the rows of large clusters are from theirs. On features without clusters it is 1.5 times as far, an outlier 10 times.
+OUTLIER = 3.0
+# Needless children are drawn again this many times per level.
+REDRAWS = 3
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,11 @@ class Clusters:
     index: Tensor  # (n,) the prototype of each of this rank's rows
     counts: Tensor  # (M,) the rows of each prototype, over all ranks; weighted if the rows are
     distance: float  # squared, summed over the rows of all ranks
+
+    def index_of_used(self) -> tuple[Tensor, Tensor]:
+        """Return the prototypes (m,) that have rows, and which of these each of this rank's rows (n,) has."""
+        some = self.counts > 0
+        return some.nonzero().flatten(), (some.cumsum(0) - 1)[self.index]
 
 
 @dataclass
@@ -62,6 +69,7 @@ class Lloyd:
 
     `weights` (n,): how much each row counts; without ranks only. `inside` (n,): the node of each row at a coarser
     level, whose prototypes are `coarse` (G, D). A row then belongs only to prototypes of its own node.
+    `may_be_empty`: clusters may be left without rows if there are more of them than different rows.
     """
 
     rows: UnitRows
@@ -73,19 +81,11 @@ class Lloyd:
     weights: Tensor | None = None
     inside: Tensor | None = None
     coarse: Tensor | None = None
+    may_be_empty: bool = False
 
     def __post_init__(self) -> None:
-        counts = self.ranks.objects(len(self.rows))
-        self.N = sum(counts)
-        if self.index is None:
-            offset = sum(counts[: self.ranks.rank])
-            self.places, self.all_places = torch.arange(offset, offset + len(self.rows)), self.N
-        else:
-            self.places = self.index.cpu()
-            last = max(self.ranks.objects(int(self.places.max()) if len(self.places) else -1))
-            if last > 8 * self.N + 1000:
-                raise ValueError(f"index reaches {last} with only {self.N} rows: it holds positions in the data set")
-            self.all_places = last + 1
+        self.draws = RowDraws(self.rows, self.index, self.ranks)
+        self.N = self.draws.N
         if self.inside is not None:
             assert self.coarse is not None
             order = self.inside.argsort(stable=True)
@@ -97,20 +97,36 @@ class Lloyd:
     ) -> Clusters:
         """Iterate from `start`, or from rows drawn far from each other."""
         prototypes = self._start(seed) if start is None else Prototypes(start.rows.clone(), start.parents)
+        redraws = min(REDRAWS, iterations // 2) if start is None else 0
         index: Tensor | None = None
         for step in itertools.count():
             found = self._assign(prototypes, before=index, step=seed[-1] * (iterations + 1) + step)
             index = found.index
             empty = found.counts == 0
             settled = step >= iterations or found.moved <= tolerance * self.N
+            further = (*seed, START_ROUNDS + step)
+            if step < redraws:
+                # Before the first means: all prototypes are rows, so that a new one has the same chance as the others.
+                needless = self._needless(found, prototypes)
+                split = self._split_heavy(found, prototypes, empty | needless, further) if needless.any() else None
+                if split is not None:
+                    prototypes = split
+                    continue
+                redraws = 0
+            result = Clusters(prototypes, found.index, found.counts, found.total)
             if settled and not empty.any():
-                return Clusters(prototypes, found.index, found.counts, found.total)
+                return result
             # After the last iteration only empty clusters move, each onto a row that is then at distance 0: the total
             # falls with every further step, so the loop ends.
             if step < iterations:
                 prototypes = self._means(found, prototypes)
             if empty.any():
-                prototypes = self._split_heavy(found, prototypes, empty, (*seed, START_ROUNDS + step))
+                split = self._split_heavy(found, prototypes, empty, further)
+                if split is None and self.may_be_empty:
+                    return result
+                if split is None:
+                    raise self._too_few(found, prototypes)
+                prototypes = split
         raise AssertionError("unreachable")
 
     def _nearest(self, prototypes: Prototypes) -> Iterator[tuple[slice | Tensor, Tensor, Tensor, Tensor]]:
@@ -173,23 +189,26 @@ class Lloyd:
     def _start(self, seed: tuple[int, int, int]) -> Prototypes:
         """Draw rows far from each other: in each round with probability ∝ the distance to the rows drawn before.
 
-        Inside another level, each of its nodes starts with its own prototype, and the rest is drawn as above: a node
-        has more children the more its rows are spread.
+        Inside another level, the first round draws one row of each of its nodes, and the rest is drawn as above: a node
+        has more children the more its rows are spread. No child starts at the prototype of its node: that lies nearer
+        to nearly all rows of the node than another of its rows does, so the child would keep most of them and leave one
+        row to each of the others.
         """
-        drawn = self._empty() if self.coarse is None else Prototypes(self.coarse, _count(len(self.coarse), self.coarse))
-        distance = torch.ones(len(self.rows), device=self.rows.device)
-        if self.coarse is not None:
-            distance = self._distance(drawn)
-        prototypes, first = drawn, len(drawn.rows)
-        rounds = min(START_ROUNDS, self.clusters - first)
-        for turn in range(rounds):
-            end = first + (self.clusters - first) * (turn + 1) // rounds
+        prototypes = self._empty()
+        if self.coarse is not None and self.inside is not None:
+            first_rows = self.draws.one_of_each(self.inside, len(self.coarse), (*seed, 0))
+            prototypes = Prototypes(first_rows, torch.arange(len(self.coarse), device=self.rows.device))
+        first, turns = len(prototypes.rows), range(0 if self.coarse is None else 1, START_ROUNDS)
+        distance = self._distance(prototypes) if first else torch.ones(len(self.rows), device=self.rows.device)
+        rounds = min(len(turns), self.clusters - first)
+        for turn in turns[:rounds]:
+            end = first + (self.clusters - first) * (turn - turns[0] + 1) // rounds
             weight = distance if self.weights is None else distance * self.weights
-            drawn = self._draw(weight, end - len(prototypes.rows), (*seed, turn))
-            prototypes = _joined(prototypes, drawn)
+            drawn = Prototypes(*self.draws.weighted(weight, end - len(prototypes.rows), (*seed, turn), self.inside))
             if len(drawn.rows) and end < self.clusters:
                 far = self._distance(drawn)
-                distance = far if turn == 0 and self.coarse is None else torch.minimum(distance, far)
+                distance = torch.minimum(distance, far) if len(prototypes.rows) else far
+            prototypes = _joined(prototypes, drawn)
         # If too few rows differ, repeats fill up; their clusters stay empty, and `_split_heavy` decides.
         missing = self.clusters - len(prototypes.rows)
         return _joined(prototypes, *[_first(prototypes)] * missing)
@@ -210,52 +229,71 @@ class Lloyd:
                     distance[places] = far
         return distance
 
-    def _split_heavy(
-        self, found: _Assigned, prototypes: Prototypes, empty: Tensor, seed: tuple[int, ...]
-    ) -> Prototypes:
-        """Start the `empty` (M,) clusters again from rows of clusters larger than the mean, where possible."""
-        count = int(empty.sum())
-        heavy = (found.counts > found.counts.sum() / self.clusters)[found.index]
-        for weight in (torch.where(heavy, found.distance, 0), found.distance):
-            drawn = self._draw(weight, count, seed)
-            if len(drawn.rows):
-                which = torch.arange(count, device=empty.device) % len(drawn.rows)
-                rows, parents = prototypes.rows.clone(), prototypes.parents
-                rows[empty] = drawn.rows[which]
-                if parents is not None and drawn.parents is not None:
-                    parents = parents.clone()
-                    parents[empty] = drawn.parents[which]
-                return Prototypes(rows, parents)
-        distinct = int((found.counts > 0).sum())
-        raise ValueError(
-            f"{self.rows.name} hold only {distinct} different directions ({SAME**0.5:g} or more apart) in {self.N} "
-            f"rows, too few for {self.clusters} clusters: use fewer clusters, or check for repeated rows"
-        )
+    def _needless(self, found: _Assigned, prototypes: Prototypes) -> Tensor:
+        """Return which children (M,) hold a single row that might as well belong to a sibling: no outlier, no repeat.
 
-    def _draw(self, weight: Tensor, count: int, seed: tuple[int, ...]) -> Prototypes:
-        """Draw up to `count` of all ranks' rows of positive `weight` (n,), with probability ∝ weight.
-
-        A race: a row finishes at time E/weight with E exponential, and the first `count` win. E is a function of the
-        row's position in the data set, so that the winners do not depend on how the rows are spread over ranks.
+        Only inside another level, where starting rows are few per node. Their place is better taken by a part of a
+        cluster larger than the mean.
         """
-        generator = torch.Generator().manual_seed(mix_seed(*seed))
-        exponential = torch.empty(self.all_places).exponential_(generator=generator)
-        mine = exponential[self.places].to(weight.device)
-        finish = torch.where(weight > SAME, mine / weight, torch.inf)
-        first = finish.topk(min(count, len(finish)), largest=False)
-        missing = count - len(first.values)
-        times = self.ranks.joined(F.pad(first.values, (0, missing), value=torch.inf))
-        rows = self.ranks.joined(F.pad(self.rows[first.indices], (0, 0, 0, missing)))
-        winners = times.topk(count, largest=False)
-        chosen = winners.indices[winners.values.isfinite()]
-        if self.inside is None:
-            return Prototypes(rows[chosen])
-        parents = self.ranks.joined(F.pad(self.inside[first.indices], (0, missing)))
-        return Prototypes(rows[chosen], parents[chosen])
+        needless = torch.zeros(self.clusters, device=self.rows.device)
+        if self.inside is None or prototypes.parents is None:
+            return needless > 0
+        single = found.counts == 1
+        heavy = self._heavy(found)
+        sums = torch.stack((found.distance[heavy].sum(dtype=found.sums.dtype), heavy.sum()))
+        total, count = self.ranks.sum(sums).tolist()
+        far = max(OUTLIER * total / max(count, 1), SAME)
+        lonely = single[found.index].nonzero().flatten()  # this rank's rows
+        for node in self.inside[lonely].unique().tolist():
+            siblings = prototypes.rows[(prototypes.parents == node) & ~single]
+            if len(siblings):
+                own = lonely[self.inside[lonely] == node]
+                for places, _, _, distance in self._of_node(own, siblings):
+                    needless[found.index[places]] = (distance <= far).float()
+        return self.ranks.sum(needless) > 0
+
+    def _heavy(self, found: _Assigned) -> Tensor:
+        """Return which rows (n,) are in clusters larger than the mean."""
+        return (found.counts > found.counts.sum() / self.clusters)[found.index]
+
+    def _split_heavy(
+        self, found: _Assigned, prototypes: Prototypes, some: Tensor, seed: tuple[int, ...]
+    ) -> Prototypes | None:
+        """Start some (M,) clusters again from rows of clusters larger than the mean, where possible.
+
+        None if every row equals its prototype.
+        """
+        count = int(some.sum())
+        for weight in (torch.where(self._heavy(found), found.distance, 0), found.distance):
+            drawn, of = self.draws.weighted(weight, count, seed, found.index)
+            if len(drawn) and of is not None:
+                which = torch.arange(count, device=some.device) % len(drawn)
+                rows, parents = prototypes.rows.clone(), prototypes.parents
+                rows[some] = drawn[which]
+                if parents is not None:
+                    parents = parents.clone()
+                    parents[some] = parents[of[which]]
+                return Prototypes(rows, parents)
+        return None
+
+    def _too_few(self, found: _Assigned, prototypes: Prototypes) -> TooFewDirections:
+        """Return the error for rows that all equal one of fewer prototypes than there are clusters."""
+        used = prototypes.rows[found.counts > 0].to(accumulator(self.rows.device))
+        count = 0
+        while len(used):  # drop all that equal the first one
+            used = used[(used - used[0]).square().sum(1) >= SAME]
+            count += 1
+        return TooFewDirections(self.rows.name, count, self.N, self.clusters)
 
 
-def _count(count: int, like: Tensor) -> Tensor:
-    return torch.arange(count, device=like.device)
+class TooFewDirections(ValueError):  # noqa: N818
+    """Rows that cannot be told apart well enough for the clusters that are asked for."""
+
+    def __init__(self, name: str, different: int, N: int, clusters: int) -> None:
+        found = f"{name} hold only {different} different directions ({SAME**0.5:g} or more apart) in {N} rows"
+        super().__init__(
+            f"{found}, too few for {clusters} clusters: use fewer clusters, or check for repeated rows and for collapse"
+        )
 
 
 def _first(prototypes: Prototypes) -> Prototypes:

@@ -5,7 +5,6 @@ Where a batch gets its leaves: `SemanticPaths.find_leaves`, called by `SemanticP
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,12 +15,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
+from hirl.hierarchy.following import follow
 from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.levels import check_levels
-from hirl.hierarchy.ranks import Ranks
 from hirl.hierarchy.rows import Features, UnitRows
+from hirl.hierarchy.settings import Hierarchy
 from hirl.hierarchy.spd import Sampling, check_sampling, spd_loss
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.ranks import Ranks
 
 
 class SemanticPaths(nn.Module):
@@ -35,7 +36,8 @@ class SemanticPaths(nn.Module):
         dim: D, the dimension of z⁰.
         levels: Prototypes per level, fine to coarse.
         negatives: Negative paths per image; None for all.
-        head_layers: Linear layers per head, of width `dim`, with batch norm and ReLU in between.
+        head_layers: Linear layers per head, of width `dim`, with batch norm and ReLU in between; 0 for no heads: each
+            of z¹…zᴸ is z⁰.
         weight: Factor on the loss; 1 as in Eq. 4.
         sampling: "batch" draws negative paths once per batch, "image" once per image; see `spd_loss`.
         builder: Builds the trees.
@@ -53,13 +55,13 @@ class SemanticPaths(nn.Module):
         builder: TreeBuilder = HierarchicalKMeans(),  # noqa: B008 (frozen)
     ) -> None:
         super().__init__()
-        if dim < 1 or head_layers < 1:
-            raise ValueError(f"dim and head_layers must be at least 1, not {dim} and {head_layers}")
+        if dim < 1:
+            raise ValueError(f"dim is {dim}, but must be at least 1")
         check_sampling(negatives, sampling)
-        if not 0 <= weight < math.inf:
-            raise ValueError(f"weight must be a number of at least 0, not {weight}")
         self.dim = dim
         self.levels = check_levels(levels)
+        Hierarchy(negatives=negatives, head_layers=head_layers, weight=weight)  # checks them
+        self.head_layers = head_layers
         self.negatives = negatives
         self.weight = weight
         self.sampling = sampling
@@ -84,8 +86,8 @@ class SemanticPaths(nn.Module):
     def encode(self, z0: Tensor) -> Tensor:
         """Return z¹…zᴸ (B, L, D) of z⁰ (B, D), which may be of another float type than the heads."""
         self._check_z0(z0, "z0")
-        z0 = z0.to(next(self.heads.parameters()).dtype)
-        return torch.stack([head(z0) for head in self.heads], dim=1)
+        weight = next(self.heads.parameters(), z0)
+        return torch.stack([head(z0.to(weight.dtype)) for head in self.heads], dim=1)
 
     def forward(
         self,
@@ -95,7 +97,18 @@ class SemanticPaths(nn.Module):
         target: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Return L_SPD (Eq. 3) of z⁰ (B, D), times `weight`.
+        """Return weight · L_SPD of z⁰ (B, D), what HIRL adds to the loss of the method (Eq. 4); see `spd`."""
+        return self.weight * self.spd(z0, index, target=target, generator=generator)
+
+    def spd(
+        self,
+        z0: Tensor,
+        index: Tensor | None = None,
+        *,
+        target: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Return L_SPD (Eq. 3) of z⁰ (B, D).
 
         Each image is drawn towards the path of its leaf, which `find_leaves` gets from either the image's `index` (B,)
         in the data set or from `target` (B, D), z⁰ of another view of it. Images that are not in the tree are left out
@@ -105,7 +118,7 @@ class SemanticPaths(nn.Module):
         if (index is None) == (target is None):
             raise ValueError("pass either the images' index in the data set or target, z0 of another view")
         self._check_z0(z0, "z0")
-        if self.training and len(z0) == 1:
+        if self.training and len(z0) == 1 and self.head_layers > 1:
             raise ValueError("the heads' batch norm needs a batch of at least 2 images in training, not 1")
         if target is not None:
             self._check_z0(target, "target")
@@ -116,7 +129,7 @@ class SemanticPaths(nn.Module):
             if len(index) != len(z0):
                 raise ValueError(f"index must have a number for each of the {len(z0)} images of z0, not {len(index)}")
         if self.tree is None:
-            return torch.stack([parameter.sum() for parameter in self.parameters()]).sum() * 0.0
+            return sum((parameter.sum() for parameter in self.parameters()), z0.new_zeros(())) * 0.0
         if self.tree.device != z0.device:
             self.tree = self.tree.to(z0.device)
         z, leaves = self.encode(z0), self.find_leaves(index, target=target)
@@ -125,7 +138,7 @@ class SemanticPaths(nn.Module):
             z, leaves = z[inside], leaves[inside]
             if len(leaves) == 0:
                 return z.sum() * 0.0
-        loss = spd_loss(
+        return spd_loss(
             z,
             self.tree,
             leaves,
@@ -133,7 +146,6 @@ class SemanticPaths(nn.Module):
             sampling=self.sampling,
             generator=generator,
         )
-        return self.weight * loss
 
     def find_leaves(self, index: Tensor | None = None, *, target: Tensor | None = None) -> Tensor:
         """Return c₊¹ (B,), the leaf of each image of a batch; `tree.path(leaves)` is its path from there to the root.
@@ -195,6 +207,18 @@ class SemanticPaths(nn.Module):
         self.tree = replace(tree, leaves=_leaves_by_index(tree.leaves, index, images, Ranks(group)))
         return self.tree
 
+    def follow(
+        self, features: Features, *, index: Tensor | None = None, group: dist.ProcessGroup | None = None
+    ) -> PrototypeTree:
+        """Keep the tree's nodes and the leaf of every image; the prototypes become the mean directions of `features`.
+
+        The arguments are those of `refresh`.
+        """
+        if self.tree is None:
+            raise ValueError("there is no tree yet, and so no node: call refresh first")
+        self.tree = follow(self.tree, features, index, Ranks(group))
+        return self.tree
+
     def reassign(
         self,
         features: Features,
@@ -245,6 +269,8 @@ def _kind(value: object) -> str:
 
 def _head(dim: int, layers: int) -> nn.Sequential:
     """Build h_l: linear layers with batch norm and ReLU in between and nothing after the last (Sec. 4.1)."""
+    if layers == 0:
+        return nn.Sequential()
     hidden = [(nn.Linear(dim, dim, bias=False), nn.BatchNorm1d(dim), nn.ReLU(inplace=True)) for _ in range(layers - 1)]
     return nn.Sequential(*(module for block in hidden for module in block), nn.Linear(dim, dim))
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Literal, TypeAlias
 
-from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
-from hirl.hierarchy.levels import check_levels, suggest_levels
+from hirl.hierarchy.builder import POOLED_FEATURES, HierarchicalKMeans, TreeBuilder
+from hirl.hierarchy.levels import check_levels, levels_by_number
+
+Assignment: TypeAlias = Literal["stored", "step"]
+ClusteredFeatures: TypeAlias = Literal["bank", "pass"]
+START_SHARE = 0.1  # T₁ as a share of the epochs: a tenth wherever the paper gives both, but for MoCo v3
+EQ_4_WEIGHT = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,73 +24,93 @@ class Hierarchy:
         negatives: Negative paths per image; null for all.
         start_epoch: T₁, the first epoch with a tree, counted from 0. By default half of the epochs if the method's
             arguments are chosen for the images, else, for a method with arguments or a recipe, a tenth of them.
-        head_layers: Linear layers per head h_l.
+        head_layers: Linear layers per head h_l; by default 2. 0, the default with a frozen encoder, is for no heads:
+            tree and L_SPD are then of the encoder's features in place of z⁰.
         weight: Factor on L_SPD. By default, if the method's arguments are chosen for the images on a CPU, that of the
             method's recipe in small/; else 1, as in Eq. 4.
         features: What is clustered: "pass" embeds all images, unaugmented and in eval mode, as the paper does; "bank"
             saves that time and takes z⁰ of each image's second view from training, which is augmented, computed with
-            batch norm in training mode and up to an epoch old. A finished run's tree is always that of a pass.
+            batch norm in training mode and up to an epoch old. By default bank, or pass if the encoder is frozen, when
+            it takes no time. A finished run's tree is always that of a pass.
         bank_momentum: For features from the bank: the share of the earlier epochs in the mean of z⁰ over epochs that is
             clustered. It averages out the augmentations; 0 clusters z⁰ of the last epoch alone.
         assign: Where an image's leaf comes from: "stored" is its leaf of the last clustering; "step" finds the leaf
-            of its second global view at every step. By default step for SwAV, as in the paper, else stored.
+            of its second global view, or of the only view, at every step. By default step for methods that assign
+            images to clusters at every step themselves (SwAV), as in the paper, else stored.
         builder: Clusters the features into a tree.
+        rebuild: Build a new tree before every epoch, as in the paper. Otherwise the nodes and images of the first tree
+            stay, and its prototypes follow the features. By default false without heads, else true.
     """
 
     levels: tuple[int, ...] | None = None
     negatives: int | None = 1000
     start_epoch: int | None = None
-    head_layers: int = 2
+    head_layers: int | None = None
     weight: float | None = None
-    features: Literal["bank", "pass"] = "bank"
+    features: ClusteredFeatures | None = None
     bank_momentum: float = 0.7
-    assign: Literal["stored", "step"] | None = None
+    assign: Assignment | None = None
     builder: TreeBuilder = HierarchicalKMeans()  # noqa: RUF009 (frozen)
+    rebuild: bool | None = None
 
     def __post_init__(self) -> None:
         if self.levels is not None:
-            object.__setattr__(self, "levels", check_levels(tuple(self.levels)))
-        if self.start_epoch is not None and self.start_epoch < 1:
-            raise ValueError(f"hierarchy.start_epoch must be at least 1, not {self.start_epoch}: a tree needs features")
+            object.__setattr__(self, "levels", check_levels(self.levels))
+        if self.start_epoch is not None and self.start_epoch < 0:
+            raise ValueError(f"start_epoch is {self.start_epoch}, but must be at least 0")
         if self.weight is not None and not 0 <= self.weight < math.inf:
-            raise ValueError(f"hierarchy.weight must be a number of at least 0, not {self.weight}")
+            raise ValueError(f"weight is {self.weight}, but must be a number of at least 0")
         if self.negatives is not None and self.negatives < 1:
-            raise ValueError(f"hierarchy.negatives must be at least 1, or null for all, not {self.negatives}")
+            raise ValueError(f"negatives is {self.negatives}, but must be at least 1, or null for all")
         if not 0 <= self.bank_momentum < 1:
-            raise ValueError(f"hierarchy.bank_momentum must be at least 0 and below 1, not {self.bank_momentum}")
-        if self.head_layers < 1:
-            raise ValueError(f"hierarchy.head_layers must be at least 1, not {self.head_layers}")
-
-    def resolved(self, N: int, epochs: int) -> Hierarchy:
-        """The settings with the defaults for N images and `epochs` epochs filled in."""
-        return replace(
-            self,
-            levels=self.levels_for(N),
-            start_epoch=self.start_for(epochs),
-            weight=self.weight_or_one,
-            assign=self.assign_or_stored,
-        )
-
-    @property
-    def weight_or_one(self) -> float:
-        """The factor on L_SPD: the given one, or that of Eq. 4."""
-        return 1.0 if self.weight is None else self.weight
-
-    @property
-    def assign_or_stored(self) -> Literal["stored", "step"]:
-        """Where an image's leaf comes from: as given, or as most methods have it."""
-        return "stored" if self.assign is None else self.assign
-
-    def levels_for(self, N: int) -> tuple[int, ...]:
-        """Return the levels for N images: the given ones, if they fit, or suggested ones."""
-        return check_levels(self.levels, N) if self.levels is not None else tuple(suggest_levels(N))
+            raise ValueError(f"bank_momentum is {self.bank_momentum}, but must be at least 0 and below 1")
+        if self.head_layers is not None and self.head_layers < 0:
+            raise ValueError(f"head_layers is {self.head_layers}, but must be at least 0")
 
     def scaled(self, epochs: int, to: int) -> Hierarchy:
         """The settings for another number of epochs, with the first tree at the same share of them."""
         if self.start_epoch is None:
             return self
-        return replace(self, start_epoch=max(1, self.start_epoch * to // epochs))
+        return replace(self, start_epoch=max(min(1, self.start_epoch), self.start_epoch * to // epochs))
 
-    def start_for(self, epochs: int) -> int:
-        """Return T₁ for a run of `epochs` epochs."""
-        return max(1, epochs // 10) if self.start_epoch is None else self.start_epoch
+    def resolve(
+        self,
+        N: int,
+        epochs: int,
+        *,
+        start_share: float = START_SHARE,
+        weight: float = EQ_4_WEIGHT,
+        assign: Assignment = "stored",
+        features: ClusteredFeatures = "bank",
+        head_layers: int = 2,
+    ) -> ResolvedHierarchy:
+        """The settings of a run of `epochs` epochs on N images. The keywords are the defaults of what is not given."""
+        given = {field.name: getattr(self, field.name) for field in fields(Hierarchy)}
+        head_layers = head_layers if self.head_layers is None else self.head_layers
+        first = max(1, int(epochs * start_share + 1e-9)) if start_share else 0
+        chosen = {
+            "levels": tuple(levels_by_number(N)) if self.levels is None else check_levels(self.levels, N),
+            "start_epoch": first if self.start_epoch is None else self.start_epoch,
+            "weight": weight if self.weight is None else self.weight,
+            "assign": ("stored" if head_layers == 0 else assign) if self.assign is None else self.assign,
+            "features": ("pass" if head_layers == 0 else features) if self.features is None else self.features,
+            "head_layers": head_layers,
+            "rebuild": head_layers > 0 if self.rebuild is None else self.rebuild,
+            "builder": POOLED_FEATURES if head_layers == 0 and self.builder == HierarchicalKMeans() else self.builder,
+        }
+        if (chosen["head_layers"], chosen["features"]) == (0, "bank"):
+            raise ValueError("features is bank, which holds z0, but without heads (head_layers 0) must be pass")
+        return ResolvedHierarchy(**given | chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedHierarchy(Hierarchy):
+    """HIRL's settings of one run, with nothing left open."""
+
+    levels: tuple[int, ...]
+    start_epoch: int
+    weight: float
+    assign: Assignment
+    features: ClusteredFeatures
+    head_layers: int
+    rebuild: bool

@@ -184,6 +184,6 @@ def _check(z: Tensor, tree: PrototypeTree, leaves: Tensor, negatives: int | None
 
 def check_sampling(negatives: int | None, sampling: str) -> None:
     if negatives is not None and negatives < 1:
-        raise ValueError(f"negatives must be at least 1, or None for all, not {negatives}")
+        raise ValueError(f"negatives is {negatives}, but must be at least 1, or None for all")
     if sampling not in get_args(Sampling):
-        raise ValueError(f"sampling must be one of {', '.join(get_args(Sampling))}, not {sampling!r}")
+        raise ValueError(f"sampling is {sampling!r}, but must be one of {', '.join(get_args(Sampling))}")

@@ -10,11 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hirl.files import atomic_write
+from hirl.files import CHECKSUM, atomic_write, verify
+from hirl.hierarchy.reduction import ReducedSpace
 from hirl.hierarchy.rows import Features, UnitRows, nearest
 
 FORMAT = "hirl prototype tree 1"
 BY_PATH = "by_path"  # the name of a tensor that only trees with `by_path` have in their files
+REDUCED = "reduced."  # how the names of tensors begin that only trees with `reduced` have
 ABSENT = -1  # the leaf of an image that is not in the tree
 
 
@@ -28,12 +30,16 @@ class PrototypeTree:
 
     `by_path`: how `assign` finds the leaf of an image. False: the leaf nearest by cosine. True: the leaf whose path has
     the largest sum of cosines over all levels, so that coarse nodes are not decided by a single leaf.
+
+    `reduced`: the space that the images were clustered in, if it is not that of the features. `assign` compares there,
+    with the prototypes of that space; `prototypes` are then the mean directions of the nodes' features (Eq. 2).
     """
 
     prototypes: tuple[Tensor, ...]
     parents: tuple[Tensor, ...]
     leaves: Tensor
     by_path: bool = False
+    reduced: ReducedSpace | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "prototypes", tuple(self.prototypes))
@@ -47,6 +53,11 @@ class PrototypeTree:
             )
         for level, nodes in enumerate(self.prototypes):
             _check_prototypes(nodes, level, dim=self.prototypes[0].shape[-1])
+        if self.reduced is not None:
+            if len(self.reduced.mean) != self.dim or tuple(map(len, self.reduced.prototypes)) != self.levels:
+                raise ValueError(f"the reduced space must be of dimension {self.dim} and have the levels {self.levels}")
+            for level, nodes in enumerate(self.reduced.prototypes):
+                _check_prototypes(nodes, level, dim=self.reduced.axes.shape[1])
         for level, parents in enumerate(self.parents):
             _check_ids(parents, f"parents[{level}]", len(self.prototypes[level + 1]))
             if len(parents) != len(self.prototypes[level]):
@@ -139,18 +150,43 @@ class PrototypeTree:
     def assign_rows(self, rows: UnitRows) -> Tensor:
         """As `assign`, for rows that have been checked."""
         leaves = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
-        targets = self._path_sums() if self.by_path else self.prototypes[0]
+        levels = self.prototypes
+        if self.reduced is not None:
+            rows, levels = self.reduced.project(rows), self.reduced.prototypes
+        targets = self._path_sums(levels) if self.by_path else levels[0]
         for found in nearest(rows, targets.to(rows.device).float()):
             leaves[found.chunk] = found.which
         return leaves
 
-    def _path_sums(self) -> Tensor:
-        """Return the sum of the prototypes on each leaf's path (M_1, D).
+    def margins(self, features: Features, leaves: Tensor) -> Tensor:
+        """Return how sure each row of `features` (n, D) is of its node at every level (n, L), given its leaf (n,).
+
+        That is by how much its own path is nearer, as `assign` compares, than the best path through another node of the
+        level, per level of the path; about 0 on a border, ∞ where there is no other node.
+        """
+        rows, levels = UnitRows(features), self.prototypes
+        if self.reduced is not None:
+            rows, levels = self.reduced.project(rows), self.reduced.prototypes
+        targets = (self._path_sums(levels) / len(levels) if self.by_path else levels[0].float()).to(rows.device)
+        paths, leaves = self.paths.to(rows.device), leaves.to(rows.device)
+        margins = torch.empty(len(rows), len(levels), device=rows.device)
+        for chunk in rows.chunks(2 * len(targets)):
+            scores = rows[chunk] @ targets.T  # (n, M_1)
+            own = scores.gather(1, leaves[chunk, None])
+            for level, nodes in enumerate(levels):
+                best = torch.full((len(scores), len(nodes)), -torch.inf, device=rows.device)
+                best.scatter_reduce_(1, paths[:, level].expand_as(scores), scores, "amax")
+                best.scatter_(1, paths[leaves[chunk], level, None], -torch.inf)
+                margins[chunk, level] = own[:, 0] - best.amax(1)
+        return margins
+
+    def _path_sums(self, levels: tuple[Tensor, ...]) -> Tensor:
+        """Return the sum of the prototypes (M_l, D) of all levels on each leaf's path (M_1, D).
 
         A row's product with it is the sum of its cosines with the path: one matrix product instead of one per level.
         """
-        sums = self.prototypes[-1].float()
-        for nodes, parents in zip(reversed(self.prototypes[:-1]), reversed(self.parents), strict=True):
+        sums = levels[-1].float()
+        for nodes, parents in zip(reversed(levels[:-1]), reversed(self.parents), strict=True):
             sums = nodes.float() + sums[parents]
         return sums
 
@@ -161,18 +197,22 @@ class PrototypeTree:
             parents=tuple(parents.to(device) for parents in self.parents),
             leaves=self.leaves.to(device),
             by_path=self.by_path,
+            reduced=None if self.reduced is None else self.reduced.to(device),
         )
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tree as named tensors, for files and state dicts."""
         named = {f"prototypes.{level}": nodes for level, nodes in enumerate(self.prototypes)}
         named |= {f"parents.{level}": parents for level, parents in enumerate(self.parents)}
+        if self.reduced is not None:
+            named |= {f"{REDUCED}{name}": tensor for name, tensor in self.reduced.tensors().items()}
         return named | {"leaves": self.leaves} | ({BY_PATH: torch.tensor(True)} if self.by_path else {})
 
     @classmethod
     def from_tensors(cls, named: dict[str, Tensor]) -> PrototypeTree:
         named = dict(named)
         by_path = bool(named.pop(BY_PATH, False))
+        reduced = {name.removeprefix(REDUCED): named.pop(name) for name in list(named) if name.startswith(REDUCED)}
         levels = sum(name.startswith("prototypes.") for name in named)
         expected = {f"prototypes.{level}" for level in range(levels)} | {"leaves"}
         expected |= {f"parents.{level}" for level in range(levels - 1)}
@@ -183,6 +223,7 @@ class PrototypeTree:
             parents=tuple(named[f"parents.{level}"] for level in range(levels - 1)),
             leaves=named["leaves"],
             by_path=by_path,
+            reduced=ReducedSpace.from_tensors(reduced, levels) if reduced else None,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -190,8 +231,8 @@ class PrototypeTree:
         from safetensors.torch import save_file
 
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.tensors().items()}
-        with atomic_write(path) as aside:
-            save_file(tensors, aside, metadata={"format": FORMAT})
+        with atomic_write(path, checksum=True) as aside:  # one key: safetensors writes several in a random order
+            save_file(tensors, aside, metadata={"format": f"{FORMAT} {CHECKSUM}"})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PrototypeTree:
@@ -200,13 +241,14 @@ class PrototypeTree:
 
         if Path(path).is_dir():
             raise ValueError(f"{os.fspath(path)!r} is a folder, not a prototype tree")
+        verify(Path(path))
         try:
             with safe_open(path, framework="pt") as file:
                 written = (file.metadata() or {}).get("format")
                 named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
         except SafetensorError as error:
             raise ValueError(f"{os.fspath(path)!r} is not a prototype tree, or is cut short: {error}") from error
-        if written != FORMAT:
+        if str(written).partition(" hirl-")[0] != FORMAT:
             raise ValueError(f"{os.fspath(path)!r} is not a prototype tree: its format is {written!r}, not {FORMAT!r}")
         try:
             return cls.from_tensors(named)

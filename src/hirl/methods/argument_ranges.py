@@ -10,23 +10,10 @@ if TYPE_CHECKING:
     from hirl.methods.base import Method
 
 AT_LEAST = {
-    "dim": 1,
-    "hidden": 1,
-    "predictor_hidden": 1,
-    "prototypes": 2,
-    "iterations": 1,
-    "local_crops": 0,
-    "local_size": 1,
-    "queue_epoch": 0,
-    "frozen_epochs": 0,
-    "warmup_epochs": 0,
-    "teacher_temperature_epochs": 0,
-    "lr": 0,
-    "start_lr": 0,
-    "final_lr": 0,
-    "weight_decay": 0,
-    "final_weight_decay": 0,
-}
+    "dim": 1, "hidden": 1, "predictor_hidden": 1, "prototypes": 2, "iterations": 1, "local_crops": 0, "local_size": 1,
+    "queue_epoch": 0, "frozen_epochs": 0, "warmup_epochs": 0, "teacher_temperature_epochs": 0, "lr": 0, "start_lr": 0,
+    "final_lr": 0, "weight_decay": 0, "final_weight_decay": 0,
+}  # fmt: skip
 ABOVE_0 = {"temperature", "student_temperature", "teacher_temperature", "teacher_temperature_start", "clip"}
 FRACTIONS = {"momentum", "sgd_momentum", "centre_momentum", "teacher_momentum"}
 PACKAGE = f"{__package__}."

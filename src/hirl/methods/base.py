@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hirl import backbones
 from hirl.data.views import View
+from hirl.encoders import backbones
+from hirl.methods.facts import Facts
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,15 @@ class Rates:
 
 @dataclass(frozen=True)
 class Output:
-    """The result of one forward pass."""
+    """The result of one forward pass.
+
+    `target_z0` is kept for clustering and looked up in the tree: z⁰ of a view of the same image by the encoder that
+    `embed` uses, the second global view if there is one. Without it, `z0` takes its place.
+    """
 
     loss: Tensor  # L_img, a scalar
-    z0: Tensor  # (B, D) by the student for the first global view, with its graph
-    target_z0: Tensor  # (B, D) for the second global view by the encoder that `embed` uses, detached
+    z0: Tensor  # (B, D) by the student for the first view, with its graph
+    target_z0: Tensor | None = None  # (B, D), detached
     logs: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -53,7 +58,8 @@ class Method(nn.Module, ABC):
     """One self-supervised method.
 
     The constructor stores its typed, keyword-only arguments under their own names and does nothing else, so that a
-    method can be written to YAML and back. `build` makes the networks; the caller sets the seed first.
+    method can be written to YAML and back; `@dataclass(kw_only=True, eq=False, repr=False)` writes such a constructor.
+    `build` makes the networks; the caller sets the seed first.
     """
 
     dim: int
@@ -62,7 +68,20 @@ class Method(nn.Module, ABC):
     """The encoder's name in timm."""
     backbone_args: dict[str, Any] | None
     """Further arguments of the encoder for timm, as the user gave them."""
+    lr: float
+    """Peak learning rate per 256 images; a method without this argument defines `peak_lr` itself."""
     plan: Plan
+    facts: ClassVar[Facts] = Facts()
+    """What is published and measured about the method; others need not know which method it is."""
+
+    def __post_init__(self) -> None:
+        """Called by the constructor of a dataclass, once it has stored the arguments."""
+        super().__init__()
+
+    @classmethod
+    def for_images(cls, images: int, batch_size: int) -> Method:  # noqa: ARG003
+        """The method for so many images in such batches on a GPU; by default with its default arguments."""
+        return cls()
 
     @property
     @abstractmethod
@@ -83,6 +102,11 @@ class Method(nn.Module, ABC):
         return backbones.timm_arguments(self.backbone, in_chans=self.plan.channels, **given)
 
     @property
+    def is_adapted(self) -> bool:
+        """Whether the backbone stays frozen, and an adapter on its features is trained."""
+        return "adapter" in (self.backbone_args or {})
+
+    @property
     def backbone_outline(self) -> nn.Module:
         """The backbone without weights, for checks and view sizes; available before `build`."""
         return backbones.outline(self.backbone, **self.backbone_args or {})
@@ -93,23 +117,26 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def views(self, image_size: int) -> tuple[View, ...]:
-        """The random views of each image that `forward` gets; the first two are the global ones."""
+        """The random views of each image that `forward` gets, one or more, the global ones first."""
 
     @abstractmethod
     def forward(self, views: list[Tensor], masks: list[Tensor | None], step: int) -> Output:
-        """L_img and z⁰ of a batch's views, each (B, C, s, s). `step` counts all steps of the run from 0."""
+        """L_img and z⁰ of a batch's views, each (B, C, s, s). `step` counts all steps of the run from 0.
+
+        `masks`: per view True for each hidden patch, (B, h, w), or None for a view without a mask.
+        """
 
     @abstractmethod
     def embed(self, images: Tensor) -> Tensor:
         """(B, D): z⁰ of unaugmented images for K-means; called in eval mode and without gradients."""
 
-    @abstractmethod
     def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:
         """The trainable parameters of `module` (the method itself or heads that train with it) as optimiser groups.
 
-        Keys besides `params`: `lr_scale` (default 1) and `wd_scale` (default 1) multiply the step's rates;
-        `fixed_lr` (True) keeps the group at its peak rate.
+        By default one group of all, biases and norms included. Keys besides `params`: `lr_scale` (default 1) and
+        `wd_scale` (default 1) multiply the step's rates; `fixed_lr` (True) keeps the group at its peak rate.
         """
+        return [{"params": [weight for weight in module.parameters() if weight.requires_grad]}]
 
     @abstractmethod
     def optimiser(self, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -120,17 +147,17 @@ class Method(nn.Module, ABC):
         """Learning rate and weight decay of a step: the published schedule, scaled to the plan's batch size."""
 
     @property
-    @abstractmethod
     def peak_lr(self) -> float:
-        """The learning rate after the warm-up, scaled to the plan's batch size as published."""
+        """The learning rate after the warm-up, scaled to the plan's batch size as published: by default linearly."""
+        return self.lr * self.plan.batch_size / 256
 
     @property
     def outputs(self) -> int | None:
         """The number of classes K of a loss that equals ln K when the method collapses; None for other losses."""
         return None
 
-    even_loss: ClassVar[str] = "loss_image"
-    """The figure that equals ln(outputs) in collapse: the loss itself, or one of `Output.logs`."""
+    even_loss: ClassVar[str | None] = None
+    """The figure that equals ln(outputs) in collapse: one of `Output.logs`, or None for the loss itself."""
     remedy: ClassVar[str] = "lower the learning rate, lengthen the warm-up or use fewer outputs"
     """Advice for a run whose `even_loss` stays at ln(outputs)."""
 

@@ -11,23 +11,28 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl.backbones import make_backbone, open_residual_branches
-from hirl.backbones import width as width_of
+from hirl import ranks
 from hirl.data.upload import upload
 from hirl.data.views import Jitter, View, pair
+from hirl.encoders.backbones import make_backbone, open_residual_branches
+from hirl.encoders.backbones import width as width_of
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, move_towards, warmed_up_cosine
-from hirl.methods.parts import ranks
+from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.parts.augmentations import blur_unless_small
+from hirl.methods.parts.mlp import MLP
+from hirl.methods.parts.set_size import LARGE_SET, queue_length
 from hirl.methods.parts.split_batch_norm import average_statistics, split_batch_norm
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MoCoV2(Method):
     """MoCo v2: find the key of the same image among a queue of earlier keys.
 
@@ -47,48 +52,47 @@ class MoCoV2(Method):
         warmup_epochs: Epochs of linear warm-up from 0; the original has none.
     """
 
-    def __init__(
-        self,
-        *,
-        backbone: str = "resnet50",
-        backbone_args: dict[str, Any] | None = None,
-        dim: int = 128,
-        hidden: int | None = None,
-        queue_length: int = 65536,
-        momentum: float = 0.999,
-        temperature: float = 0.2,
-        bn_splits: int = 8,
-        lr: float = 0.03,
-        weight_decay: float = 1e-4,
-        sgd_momentum: float = 0.9,
-        warmup_epochs: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.backbone_args = backbone_args
-        self.dim = dim
-        self.hidden = hidden
-        self.queue_length = queue_length
-        self.momentum = momentum
-        self.temperature = temperature
-        self.bn_splits = bn_splits
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.sgd_momentum = sgd_momentum
-        self.warmup_epochs = warmup_epochs
+    backbone: str = "resnet50"
+    backbone_args: dict[str, Any] | None = None
+    dim: int = 128
+    hidden: int | None = None
+    queue_length: int = 65536
+    momentum: float = 0.999
+    temperature: float = 0.2
+    bn_splits: int = 8
+    lr: float = 0.03
+    weight_decay: float = 1e-4
+    sgd_momentum: float = 0.9
+    warmup_epochs: float = 0.0
+
+    facts = Facts(
+        linear=LinearTraining(lr=30.0, batch_size=256, epochs=100, milestones=(60, 80), factor=0.1),
+        time=1.0,
+        gradient_views=1,
+    )
+
+    @classmethod
+    def for_images(cls, images: int, batch_size: int) -> MoCoV2:
+        """A network and a queue for so many images; in a small set, keys change faster and are harder to tell apart."""
+        few = images < LARGE_SET
+        return cls(
+            backbone="resnet18" if few else "resnet50",
+            queue_length=queue_length(images, batch_size, most=65536),
+            momentum=0.99 if few else 0.999,
+            temperature=0.1 if few else 0.2,
+            bn_splits=min(8, batch_size // 2),
+        )
 
     # Networks
 
     def build(self, plan: Plan) -> None:
-        from lightly.models.modules.heads import MoCoProjectionHead
-
         self._check(plan)
         self.plan = plan
         network = make_backbone(self.backbone, **open_residual_branches(self.backbone) | self.encoder_args)
-        if self.bn_splits > ranks.size():
-            split_batch_norm(network, self.bn_splits // ranks.size())
+        if self.bn_splits > ranks.world().size:
+            split_batch_norm(network, self.bn_splits // ranks.world().size)
         width = width_of(network)
-        head = MoCoProjectionHead(width, self.hidden or width, self.dim)
+        head = MLP(width, self.hidden or width, self.dim, hidden_norm=False)
         self.query = nn.Sequential(OrderedDict(backbone=network, head=head))
         self.key = deepcopy(self.query).requires_grad_(False)
         self.queue: Tensor
@@ -103,7 +107,7 @@ class MoCoV2(Method):
                 f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} images "
                 f"over all ranks: {fitting} fits."
             )
-        self._check_splits(plan.batch_size, ranks.size())
+        self._check_splits(plan.batch_size, ranks.world().size)
 
     def _check_splits(self, batch: int, world: int) -> None:
         def fits(splits: int) -> bool:
@@ -145,7 +149,7 @@ class MoCoV2(Method):
         all_keys = self._keys(second)
         if self.training:
             self._new_keys.append(F.normalize(all_keys, dim=1))
-        target_z0 = ranks.share(all_keys)
+        target_z0 = ranks.world().share(all_keys)
         loss, accuracy = info_nce(z0, target_z0, self.queue, self.temperature)
         return Output(loss=loss, z0=z0, target_z0=target_z0, logs={"contrast_accuracy": accuracy})
 
@@ -156,12 +160,13 @@ class MoCoV2(Method):
         The images are normalised in other groups than the queries: with the same groups, batch norm would leak which
         key belongs to which query.
         """
+        world = ranks.world()
         if self.bn_splits == 1 or not self.training:
-            return ranks.joined(full_precision(self.embed(images)))
-        all_images = ranks.joined(images)
-        order = ranks.first(upload(torch.randperm(len(all_images)), images.device))
-        mine = all_images[ranks.share(order)]
-        return ranks.joined(full_precision(self.embed(mine)))[order.argsort()]
+            return world.joined(full_precision(self.embed(images)))
+        all_images = world.joined(images)
+        order = world.first(upload(torch.randperm(len(all_images)), images.device))
+        mine = all_images[world.share(order)]
+        return world.joined(full_precision(self.embed(mine)))[order.argsort()]
 
     def embed(self, images: Tensor) -> Tensor:
         z0: Tensor = self.key(images.contiguous(memory_format=torch.channels_last))
@@ -188,17 +193,10 @@ class MoCoV2(Method):
 
     # Optimiser
 
-    def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:
-        return [{"params": [weight for weight in module.parameters() if weight.requires_grad]}]
-
     def optimiser(self, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.SGD(
             groups, lr=self.peak_lr, momentum=self.sgd_momentum, weight_decay=self.weight_decay, fused=True
         )
-
-    @property
-    def peak_lr(self) -> float:
-        return self.lr * self.plan.batch_size / 256
 
     def rates(self, step: int) -> Rates:
         lr = warmed_up_cosine(self.plan, step, peak=self.peak_lr, warmup_epochs=self.warmup_epochs, start=0.0, end=0.0)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import deepcopy
-from dataclasses import replace
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl import backbones
+from hirl import ranks
 from hirl.data.views import View, pair
+from hirl.encoders import backbones
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, cosine, full_precision, move_towards, warmed_up_cosine
-from hirl.methods.parts import ranks
+from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.parts.augmentations import SOFT_JITTER, blur_unless_small
+from hirl.methods.parts.mlp import MLP
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 
@@ -39,6 +40,7 @@ class Network(nn.Module):
         return [full_precision(self.projector(view)) for view in features.chunk(len(views))]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MoCoV3(Method):
     """MoCo v3: find the key of the same image among those of the batch, with a vision transformer.
 
@@ -54,29 +56,17 @@ class MoCoV3(Method):
         weight_decay: Weight decay of all parameters.
     """
 
-    def __init__(
-        self,
-        *,
-        backbone: str = "vit_base_patch16_224",
-        backbone_args: dict[str, Any] | None = None,
-        dim: int = 256,
-        hidden: int = 4096,
-        momentum: float = 0.99,
-        temperature: float = 0.2,
-        lr: float = 1e-4,
-        warmup_epochs: float = 40.0,
-        weight_decay: float = 0.1,
-    ) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.backbone_args = backbone_args
-        self.dim = dim
-        self.hidden = hidden
-        self.momentum = momentum
-        self.temperature = temperature
-        self.lr = lr
-        self.warmup_epochs = warmup_epochs
-        self.weight_decay = weight_decay
+    backbone: str = "vit_base_patch16_224"
+    backbone_args: dict[str, Any] | None = None
+    dim: int = 256
+    hidden: int = 4096
+    momentum: float = 0.99
+    temperature: float = 0.2
+    lr: float = 1e-4
+    warmup_epochs: float = 40.0
+    weight_decay: float = 0.1
+
+    facts = Facts(linear=LinearTraining(lr=3.0, batch_size=1024, epochs=90), cascade_lr=1.6e-4)
 
     # Networks
 
@@ -86,8 +76,8 @@ class MoCoV3(Method):
         backbone = backbones.make_backbone(self.backbone, **{"weight_init": "moco"} | self.encoder_args)
         fix_patches(backbone)
         width = backbones.width(backbone)
-        self.query = Network(backbone, mlp(width, self.hidden, self.hidden, self.dim))
-        self.predictor = mlp(self.dim, self.hidden, self.dim)
+        self.query = Network(backbone, MLP(width, self.hidden, self.hidden, self.dim, output_norm=True))
+        self.predictor = MLP(self.dim, self.hidden, self.dim, output_norm=True)
         synchronise_batch_norm(self)
         self.key = deepcopy(self.query).requires_grad_(False)
 
@@ -114,7 +104,7 @@ class MoCoV3(Method):
             )
         self.views(plan.image_size)  # checks the size
         if plan.batch_size < 2:
-            raise ValueError(f"a batch of {plan.batch_size} image has nothing to contrast with: use at least 2.")
+            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2: images are contrasted.")
 
     @property
     def encoder(self) -> nn.Module:
@@ -140,7 +130,7 @@ class MoCoV3(Method):
         queries = [full_precision(self.predictor(output)) for output in outputs]
         with torch.no_grad():
             keys = self.key(views)
-            all_keys = [ranks.joined(key) for key in keys]  # 2 × (ranks · B, D)
+            all_keys = [ranks.world().joined(key) for key in keys]  # 2 × (ranks · B, D)
         first, first_accuracy = contrast(queries[0], all_keys[1], self.temperature)
         second, second_accuracy = contrast(queries[1], all_keys[0], self.temperature)
         return Output(
@@ -166,30 +156,12 @@ class MoCoV3(Method):
 
     # Optimiser
 
-    def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:
-        """All parameters are decayed, including biases and norms."""
-        return [{"params": [weight for weight in module.parameters() if weight.requires_grad]}]
-
     def optimiser(self, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(groups, lr=self.peak_lr, weight_decay=self.weight_decay, fused=True)
-
-    @property
-    def peak_lr(self) -> float:
-        return self.lr * self.plan.batch_size / 256
 
     def rates(self, step: int) -> Rates:
         lr = warmed_up_cosine(self.plan, step, peak=self.peak_lr, warmup_epochs=self.warmup_epochs, start=0.0, end=0.0)
         return Rates(lr=lr, weight_decay=self.weight_decay)
-
-
-def mlp(*widths: int) -> nn.Module:
-    """Linear layers without bias, each with batch norm, ReLU in between; the last batch norm has no affine part."""
-    from lightly.models.modules.heads import ProjectionHead
-
-    pairs = list(pairwise(widths))
-    blocks = [(inputs, outputs, nn.BatchNorm1d(outputs), nn.ReLU()) for inputs, outputs in pairs[:-1]]
-    head: nn.Module = ProjectionHead([*blocks, (*pairs[-1], nn.BatchNorm1d(widths[-1], affine=False), None)])
-    return head
 
 
 @torch.no_grad()
@@ -222,6 +194,6 @@ def contrast(queries: Tensor, keys: Tensor, temperature: float) -> tuple[Tensor,
     """
     with torch.autocast(queries.device.type, enabled=False):
         logits = F.normalize(queries, dim=1) @ F.normalize(keys, dim=1).T / temperature  # (B, ranks · B)
-        own = ranks.share(torch.arange(len(keys), device=keys.device))
+        own = ranks.world().share(torch.arange(len(keys), device=keys.device))
         loss = 2 * temperature * F.cross_entropy(logits, own)
     return loss, (logits.detach().argmax(1) == own).float().mean()

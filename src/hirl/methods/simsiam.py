@@ -8,21 +8,25 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl.backbones import make_backbone
-from hirl.backbones import width as width_of
 from hirl.data.views import Jitter, View, pair
+from hirl.encoders.backbones import make_backbone
+from hirl.encoders.backbones import width as width_of
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
+from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.parts.augmentations import blur_unless_small
+from hirl.methods.parts.mlp import MLP
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SimSiam(Method):
     """SimSiam: predict one view of an image from the other, with a stop-gradient against collapse.
 
@@ -39,49 +43,36 @@ class SimSiam(Method):
         warmup_epochs: Epochs of linear warm-up from 0; the original has none.
     """
 
-    def __init__(
-        self,
-        *,
-        backbone: str = "resnet50",
-        backbone_args: dict[str, Any] | None = None,
-        dim: int = 2048,
-        hidden: int | None = None,
-        predictor_hidden: int = 512,
-        lr: float = 0.05,
-        weight_decay: float = 1e-4,
-        sgd_momentum: float = 0.9,
-        warmup_epochs: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.backbone_args = backbone_args
-        self.dim = dim
-        self.hidden = hidden
-        self.predictor_hidden = predictor_hidden
-        self.lr = lr
-        self.weight_decay = weight_decay
-        self.sgd_momentum = sgd_momentum
-        self.warmup_epochs = warmup_epochs
+    backbone: str = "resnet50"
+    backbone_args: dict[str, Any] | None = None
+    dim: int = 2048
+    hidden: int | None = None
+    predictor_hidden: int = 512
+    lr: float = 0.05
+    weight_decay: float = 1e-4
+    sgd_momentum: float = 0.9
+    warmup_epochs: float = 0.0
+
+    facts = Facts(linear=LinearTraining(optimiser="lars", lr=0.1, batch_size=4096, epochs=90))
 
     # Networks
 
     def build(self, plan: Plan) -> None:
         """Make the networks. A ResNet's residual branches start at 0, as in the original and by default in timm."""
-        from lightly.models.modules.heads import SimSiamPredictionHead, SimSiamProjectionHead
-
         self._check(plan)
         self.plan = plan
         network = make_backbone(self.backbone, **self.encoder_args)
         width = width_of(network)
-        projector = SimSiamProjectionHead(width, self.hidden or width, self.dim)
+        hidden = self.hidden or width
+        projector = MLP(width, hidden, hidden, self.dim, output_norm=True)
         self.network = nn.Sequential(OrderedDict(backbone=network, projector=projector))
-        self.predictor = SimSiamPredictionHead(self.dim, self.predictor_hidden, self.dim)
+        self.predictor = MLP(self.dim, self.predictor_hidden, self.dim)
         synchronise_batch_norm(self)
 
     def _check(self, plan: Plan) -> None:
         check_ranges(self)
         if plan.batch_size < 2:
-            raise ValueError(f"a batch of {plan.batch_size} image is too small for batch norm: use at least 2.")
+            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2 for batch norm.")
 
     @property
     def encoder(self) -> nn.Module:
@@ -128,10 +119,6 @@ class SimSiam(Method):
         return torch.optim.SGD(
             groups, lr=self.peak_lr, momentum=self.sgd_momentum, weight_decay=self.weight_decay, fused=True
         )
-
-    @property
-    def peak_lr(self) -> float:
-        return self.lr * self.plan.batch_size / 256
 
     def rates(self, step: int) -> Rates:
         lr = warmed_up_cosine(self.plan, step, peak=self.peak_lr, warmup_epochs=self.warmup_epochs, start=0.0, end=0.0)

@@ -7,7 +7,7 @@ Visual Features by Contrasting Cluster Assignments. NeurIPS 2020, arXiv:2006.098
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -15,14 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl import backbones
+from hirl import ranks
 from hirl.data.views import Jitter, View, multi_crop
+from hirl.encoders import backbones
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
-from hirl.methods.parts import ranks
+from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.parts.augmentations import blur_unless_small, local_crop_size
 from hirl.methods.parts.cross_view import cross_view_entropy
 from hirl.methods.parts.lars import LARS
+from hirl.methods.parts.mlp import MLP
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 SMALLEST_EPSILON = 0.025  # so that exp(−2 / ε), the smallest entry, does not underflow in single precision
@@ -49,6 +51,7 @@ class Network(nn.Module):
         return z0
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SwAV(Method):
     """SwAV: predict the balanced prototype assignment of another crop.
 
@@ -77,63 +80,42 @@ class SwAV(Method):
         sgd_momentum: Momentum of LARS.
     """
 
-    def __init__(
-        self,
-        *,
-        backbone: str = "resnet50",
-        backbone_args: dict[str, Any] | None = None,
-        dim: int = 128,
-        hidden: int = 2048,
-        head_batch_norm: bool = False,
-        prototypes: int = 3000,
-        local_crops: int = 6,
-        local_size: int | None = None,
-        temperature: float = 0.1,
-        epsilon: float = 0.05,
-        iterations: int = 3,
-        frozen_epochs: float = 1.0,
-        queue_length: int = 0,
-        queue_epoch: int = 15,
-        lr: float = 0.3,
-        start_lr: float = 0.01875,
-        final_lr: float = 3e-4,
-        warmup_epochs: float = 10.0,
-        weight_decay: float = 1e-6,
-        sgd_momentum: float = 0.9,
-    ) -> None:
-        super().__init__()
-        self.backbone = backbone
-        self.backbone_args = backbone_args
-        self.dim = dim
-        self.hidden = hidden
-        self.head_batch_norm = head_batch_norm
-        self.prototypes = prototypes
-        self.local_crops = local_crops
-        self.local_size = local_size
-        self.temperature = temperature
-        self.epsilon = epsilon
-        self.iterations = iterations
-        self.frozen_epochs = frozen_epochs
-        self.queue_length = queue_length
-        self.queue_epoch = queue_epoch
-        self.lr = lr
-        self.start_lr = start_lr
-        self.final_lr = final_lr
-        self.warmup_epochs = warmup_epochs
-        self.weight_decay = weight_decay
-        self.sgd_momentum = sgd_momentum
+    backbone: str = "resnet50"
+    backbone_args: dict[str, Any] | None = None
+    dim: int = 128
+    hidden: int = 2048
+    head_batch_norm: bool = False
+    prototypes: int = 3000
+    local_crops: int = 6
+    local_size: int | None = None
+    temperature: float = 0.1
+    epsilon: float = 0.05
+    iterations: int = 3
+    frozen_epochs: float = 1.0
+    queue_length: int = 0
+    queue_epoch: int = 15
+    lr: float = 0.3
+    start_lr: float = 0.01875
+    final_lr: float = 3e-4
+    warmup_epochs: float = 10.0
+    weight_decay: float = 1e-6
+    sgd_momentum: float = 0.9
+
+    facts = Facts(
+        linear=LinearTraining(lr=0.3, weight_decay=1e-6, batch_size=256, epochs=100),
+        online_assignment=True,
+        gradient_views=4,
+    )
 
     # Networks
 
     def build(self, plan: Plan) -> None:
-        from lightly.models.modules.heads import SwaVProjectionHead
-
         self._check(plan)
         self.plan = plan
         backbone = backbones.make_backbone(
             self.backbone, **backbones.open_residual_branches(self.backbone) | self.encoder_args
         )
-        head = SwaVProjectionHead(backbones.width(backbone), self.hidden, self.dim)
+        head = MLP(backbones.width(backbone), self.hidden, self.dim)
         if self.head_batch_norm:
             head.layers.append(nn.BatchNorm1d(self.dim, affine=False))
         self.network = Network(backbone, head)
@@ -155,7 +137,7 @@ class SwAV(Method):
         if self.epsilon < SMALLEST_EPSILON:
             raise ValueError(f"epsilon is {self.epsilon}, but must be at least {SMALLEST_EPSILON}.")
         if plan.batch_size < 2:
-            raise ValueError(f"a batch of {plan.batch_size} image cannot be balanced over prototypes: use at least 2.")
+            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2 to balance over prototypes.")
 
     @property
     def encoder(self) -> nn.Module:
@@ -192,12 +174,12 @@ class SwAV(Method):
             loss = cross_view_entropy(cosines / self.temperature, targets)
         if self.training and self.queue_length and step >= self._queue_start:
             crops = units[: 2 * images].detach().unflatten(0, (2, images))
-            self._new_embeddings.append(ranks.joined(crops.transpose(0, 1)))  # (ranks · B, 2, D)
+            self._new_embeddings.append(ranks.world().joined(crops.transpose(0, 1)))  # (ranks · B, 2, D)
         return Output(
             loss=loss,
             z0=z0[:images],
             target_z0=z0[images : 2 * images].detach(),
-            logs={"assignment_entropy": torch.special.entr(targets).sum(-1).mean()},
+            logs={"code_entropy": torch.special.entr(targets).sum(-1).mean()},
         )
 
     @torch.no_grad()
@@ -205,7 +187,7 @@ class SwAV(Method):
         """(2, B, K): the assignments of the global crops, balanced over the batches of all ranks and the queue."""
         images = cosines.shape[1]
         if self.queue_length and step >= self._queue_start + self.queue_length // self.plan.batch_size:
-            earlier = ranks.share(self.queue) @ self.prototype_layer.weight.T  # (length / ranks, 2, K)
+            earlier = ranks.world().share(self.queue) @ self.prototype_layer.weight.T  # (length / ranks, 2, K)
             cosines = torch.cat((cosines, earlier.transpose(0, 1)), dim=1)
         return sinkhorn(cosines, epsilon=self.epsilon, iterations=self.iterations)[:, :images]
 
@@ -243,28 +225,13 @@ class SwAV(Method):
 
     # Optimiser
 
-    def param_groups(self, module: nn.Module) -> list[dict[str, Any]]:
-        return [{"params": [weight for weight in module.parameters() if weight.requires_grad]}]
-
     def optimiser(self, groups: Iterable[dict[str, Any]]) -> torch.optim.Optimizer:
         return LARS(groups, lr=self.peak_lr, momentum=self.sgd_momentum, weight_decay=self.weight_decay)
 
-    @property
-    def peak_lr(self) -> float:
-        return self.lr * self._scale
-
-    @property
-    def _scale(self) -> float:
-        return self.plan.batch_size / 256
-
     def rates(self, step: int) -> Rates:
+        start, end = (lr * self.plan.batch_size / 256 for lr in (self.start_lr, self.final_lr))
         lr = warmed_up_cosine(
-            self.plan,
-            step,
-            peak=self.peak_lr,
-            warmup_epochs=self.warmup_epochs,
-            start=self.start_lr * self._scale,
-            end=self.final_lr * self._scale,
+            self.plan, step, peak=self.peak_lr, warmup_epochs=self.warmup_epochs, start=start, end=end
         )
         return Rates(lr=lr, weight_decay=self.weight_decay)
 
@@ -281,7 +248,7 @@ def sinkhorn(cosines: Tensor, *, epsilon: float, iterations: int) -> Tensor:
     matrix = ((cosines - 1) / epsilon).exp()
     of_row = torch.ones_like(matrix[..., 0])  # (G, n)
     for _ in range(iterations):
-        sums = ranks.mean(torch.einsum("gnk,gn->gk", matrix, of_row))
+        sums = ranks.world().mean(torch.einsum("gnk,gn->gk", matrix, of_row))
         of_prototype = rows / prototypes / sums
         of_row = torch.einsum("gnk,gk->gn", matrix, of_prototype).reciprocal()
     return matrix * of_prototype.unsqueeze(1) * of_row.unsqueeze(2)

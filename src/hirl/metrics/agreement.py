@@ -1,4 +1,6 @@
-"""Agreement of a tree of images with the tree of their labels: pure functions of counts of nodes × classes.
+"""Agreement of clusters with classes, and of a tree of images with the tree of their labels.
+
+All are pure functions of counts of nodes × classes.
 
 A tree is given as `paths` (N, L): the node of every image at each level, fine → coarse, each node within one node of
 the next level; labels likewise as (N, levels). Above the last level is a root that holds all images. Pairs of images
@@ -37,11 +39,50 @@ def is_nested(levels: Tensor) -> bool:
     return all(len(cells(fine, coarse).images) == len(fine.unique()) for fine, coarse in pairwise(columns))
 
 
+def parents(labels: Tensor, fine: int, coarse: int) -> Tensor | None:
+    """(classes,): the class of level `coarse` that contains each class of level `fine`; None if one lies in several.
+
+    `labels` is (N, levels).
+    """
+    children, around = labels[:, fine], labels[:, coarse]
+    parent = _parents(children, around)
+    return parent if bool((parent[children] == around).all()) else None
+
+
+def majority_share(labels: Tensor) -> float:
+    """The share of the largest class among `labels` (N,): the accuracy of a guess that is the same for every image."""
+    return float(labels.bincount().max()) / len(labels)
+
+
 def purity(nodes: Tensor, labels: Tensor) -> float:
     """The share of images that are of the most frequent class of their node; nodes and labels are (N,)."""
     table = cells(nodes, labels)
     most = torch.zeros(int(nodes.max()) + 1, dtype=torch.int64).scatter_reduce_(0, table.node, table.images, "amax")
     return int(most.sum()) / len(nodes)
+
+
+def clustering_accuracy(clusters: Tensor, labels: Tensor) -> float:
+    """The share of images classified correctly if each cluster stands for one class, by the best matching.
+
+    clusters and labels are (N,).
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    found = cells(clusters, labels)
+    table = torch.zeros(int(clusters.max()) + 1, int(labels.max()) + 1, dtype=torch.int64)
+    table[found.node, found.label] = found.images
+    rows, columns = linear_sum_assignment(table.numpy(), maximize=True)
+    return int(table[rows, columns].sum()) / len(labels)
+
+
+def mutual_information(clusters: Tensor, labels: Tensor) -> dict[str, float]:
+    """NMI and AMI, both 1 for equal partitions. AMI is 0 by chance whatever the number of clusters."""
+    from sklearn.metrics import adjusted_mutual_info_score, normalized_mutual_info_score
+
+    if len(cells(clusters, labels).images) == len(clusters.unique()) == len(labels.unique()):
+        return {"NMI": 1.0, "AMI": 1.0}  # equal up to names; logarithms would miss 1 by the last digit
+    both = labels.cpu().numpy(), clusters.cpu().numpy()
+    return {"NMI": float(normalized_mutual_info_score(*both)), "AMI": float(adjusted_mutual_info_score(*both))}
 
 
 def dendrogram_purity(paths: Tensor, labels: Tensor) -> float:

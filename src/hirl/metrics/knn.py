@@ -59,6 +59,6 @@ def check_knn(ks: Sequence[int], temperature: float, N: int) -> None:
     if not ks or min(ks) < 1:
         raise ValueError(f"ks are {tuple(ks)}, but there must be at least one, each a whole number of at least 1")
     if max(ks) > N:
-        raise ValueError(f"K = {max(ks)} is more than the {N:,} training images: choose ks of at most {N:,}")
+        raise ValueError(f"K is {max(ks)}, but must be at most the number of training images, {N:,}")
     if not temperature > 0:
         raise ValueError(f"temperature is {temperature}, but must be above 0")

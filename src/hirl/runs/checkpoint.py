@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from hirl.files import atomic_write
+from hirl.files import Damaged, atomic_write, verify
 
 FORMAT = "hirl checkpoint 1"
 
@@ -15,18 +16,19 @@ FORMAT = "hirl checkpoint 1"
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Replace the file at `path`. If that fails, the old file stays and an OSError is raised."""
     try:
-        with atomic_write(path) as aside:
+        with atomic_write(path, checksum=True, needed=_size(state)) as aside:
             torch.save({"format": FORMAT} | state, aside)
-    except (RuntimeError, OSError) as error:  # torch reports a full disk as a RuntimeError
-        kept = f"; the last good one, {str(path)!r}, is untouched" if path.exists() else ""
-        raise OSError(f"cannot write the checkpoint {str(path)!r} ({_first_line(error)}){kept}") from error
+    except OSError as error:
+        kept = "; the last good checkpoint there is untouched" if path.exists() else ""
+        raise OSError(f"{error}{kept}") from error
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
     """Read what `save_checkpoint` wrote. Anything else is a ValueError, and none of its code is run."""
     try:
+        verify(path)
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, PermissionError, Damaged):
         raise
     except Exception as error:  # torch fails in many ways on a damaged file
         raise ValueError(
@@ -37,6 +39,14 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise ValueError(f"{str(path)!r} is not a checkpoint of hirl: its format is {found!r}, not {FORMAT!r}")
     return state
+
+
+def _size(state: Any) -> int:
+    """The bytes of all tensors in it."""
+    if isinstance(state, Tensor):
+        return state.nbytes
+    inside = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
+    return sum(map(_size, inside))
 
 
 def _first_line(error: Exception) -> str:

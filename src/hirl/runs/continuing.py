@@ -7,7 +7,7 @@ from typing import Any
 
 from hirl.data.sources.image_list import full_path
 from hirl.runs.checkpoint import load_checkpoint
-from hirl.runs.folder import Run, differences
+from hirl.runs.folder import RunFolder, differences
 from hirl.runs.images_file import OpenedImages, changed_images, read_images
 from hirl.runs.representations import TREE
 from hirl.runs.stored import is_complete
@@ -16,7 +16,7 @@ CONTINUE = "name another folder, or give the settings in its config.yaml to cont
 ELSEWHERE = "name another folder with --out, or delete this one to start again"
 
 
-def state_to_continue(run: Run, config: dict[str, Any], opened: OpenedImages) -> dict[str, Any] | None:
+def state_to_continue(run: RunFolder, config: dict[str, Any], opened: OpenedImages) -> dict[str, Any] | None:
     """The last checkpoint of the run in the folder; None for a new run, and for one that is complete.
 
     A run that was refused or stopped before its first checkpoint has nothing to lose: it starts again.
@@ -51,7 +51,7 @@ def state_to_continue(run: Run, config: dict[str, Any], opened: OpenedImages) ->
     return state
 
 
-def state_to_fork(base: Run, config: dict[str, Any], opened: OpenedImages) -> dict[str, Any]:
+def state_to_fork(base: RunFolder, config: dict[str, Any], opened: OpenedImages) -> dict[str, Any]:
     """The state of a baseline that a HIRL run starts from in place of its own stage one: its latest up to epoch T₁.
 
     Args:
@@ -74,14 +74,14 @@ def state_to_fork(base: Run, config: dict[str, Any], opened: OpenedImages) -> di
     return load_checkpoint(file)
 
 
-def fork_file(base: Run, start: int) -> Path | None:
+def fork_file(base: RunFolder, start: int) -> Path | None:
     """The latest state up to epoch `start` that a baseline trained with `fork_at` has kept; None if there is none."""
     kept = {int(file.stem.removeprefix("fork-")): file for file in base.checkpoints_folder.glob("fork-*.ckpt")}
     early = [epoch for epoch in kept if epoch <= start]
     return kept[max(early)] if early else None
 
 
-def _check_count(run: Run, state: dict[str, Any], opened: OpenedImages) -> None:
+def _check_count(run: RunFolder, state: dict[str, Any], opened: OpenedImages) -> None:
     """Of a run without a list of its images, the tree still has their number."""
     tree = state.get("joint", {}).get(TREE)
     if tree and len(tree["leaves"]) != len(opened.images):
@@ -91,7 +91,7 @@ def _check_count(run: Run, state: dict[str, Any], opened: OpenedImages) -> None:
         )
 
 
-def _check_configuration(run: Run, config: dict[str, Any], remedy: str = CONTINUE) -> None:
+def _check_configuration(run: RunFolder, config: dict[str, Any], remedy: str = CONTINUE) -> None:
     old, new = dict(run.config), dict(config)
     if _same_place(run, old["data"], new["data"]):
         old["data"] = new["data"]
@@ -100,7 +100,7 @@ def _check_configuration(run: Run, config: dict[str, Any], remedy: str = CONTINU
         raise ValueError(f"{str(run.folder)!r} holds a run of another configuration ({'; '.join(changed)}): {remedy}")
 
 
-def _same_place(run: Run, old: Any, new: Any) -> bool:
+def _same_place(run: RunFolder, old: Any, new: Any) -> bool:
     """Whether two names may be of the same images. A run that lists its images recognises them at any place."""
     try:
         if read_images(run) is not None:
@@ -110,7 +110,7 @@ def _same_place(run: Run, old: Any, new: Any) -> bool:
     return all(isinstance(one, str) for one in (old, new)) and full_path(old) == full_path(new)
 
 
-def _kept(run: Run) -> str:
+def _kept(run: RunFolder) -> str:
     """The newest checkpoint in checkpoints/, as a way out."""
     kept: list[Path] = sorted(run.checkpoints_folder.glob("epoch-*.ckpt"))
     return f"copy {str(kept[-1])!r} there to continue from it, " if kept else "restore it, "

@@ -13,29 +13,30 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, Any
 
 import yaml
 
-from hirl.config import upgrade
-from hirl.files import atomic_write
+from hirl.config import FORMAT_KEY
+from hirl.files import CHECKSUM, Damaged, atomic_write, full_disk_named, verify
+from hirl.runs.metrics import SECONDS_KMEANS
+from hirl.runs.reports import read_reports, report_line
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from hirl.evals.base import Evaluation, Result
-    from hirl.hierarchy.tree import PrototypeTree
-
-# Every version writes these options to config.yaml.
+FORMAT = "hirl run 1"
 OPTIONS = (
     "data", "method", "hierarchy", "epochs", "batch_size", "image_size", "seed", "split", "channels", "mean", "std",
-    "precision", "accumulate", "init_from",
+    "precision", "accumulate", "encoder", "cached_views", "neighbours",
 )  # fmt: skip
-LIBRARIES = ("hirl", "torch", "torchvision", "timm", "lightly", "pytorch-lightning", "numpy")
+LIBRARIES = ("hirl", "torch", "torchvision", "timm", "lightning-fabric", "numpy")
 
 
-class Run:
-    """One run's folder.
+_locks: set[IO[str]] = set()  # held by this process
+# A worker that outlives this process must not hold the folder any longer: the same command continues at once.
+os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
+
+
+class RunFolder:
+    """One run's folder: its files, and what can be read from them without its networks.
 
     config.yaml        the resolved configuration; `hirl pretrain --config` takes it
     about.json         command line, versions, machine and what the settings came to, one entry per start
@@ -45,6 +46,7 @@ class Run:
     checkpoints/       states that are kept (keep_every)
     log.txt            the run's messages, with the time
     encoder.safetensors, tree.safetensors, skipped.txt, wandb_id.txt
+    start.safetensors  the frozen encoder that was adapted; adaptation.json compares the two
     results/           one file per task and protocol: figures with their protocol
     features/          cached features of evaluated images; may be deleted at any time
     """
@@ -55,16 +57,6 @@ class Run:
         self.chosen = checkpoint is not None
         self.checkpoint_file = self.folder / "last.ckpt" if checkpoint is None else Path(checkpoint)
 
-    def __repr__(self) -> str:
-        from hirl.runs.notebook import run_text
-
-        return run_text(self)
-
-    def _repr_html_(self) -> str:
-        from hirl.runs.notebook import run_html
-
-        return run_html(self)
-
     config_file = property(lambda self: self.folder / "config.yaml")
     about_file = property(lambda self: self.folder / "about.json")
     metrics_file = property(lambda self: self.folder / "metrics.jsonl")
@@ -72,6 +64,8 @@ class Run:
     checkpoints_folder = property(lambda self: self.folder / "checkpoints")
     encoder_file = property(lambda self: self.folder / "encoder.safetensors")
     tree_file = property(lambda self: self.folder / "tree.safetensors")
+    start_file = property(lambda self: self.folder / "start.safetensors")
+    adaptation_file = property(lambda self: self.folder / "adaptation.json")
     log_file = property(lambda self: self.folder / "log.txt")
     skipped_file = property(lambda self: self.folder / "skipped.txt")
     results_folder = property(lambda self: self.folder / "results")
@@ -90,17 +84,26 @@ class Run:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The resolved configuration as this version writes it, whichever version wrote the file."""
+        """The resolved configuration."""
         self.check_exists()
         damaged = f"{str(self.config_file)!r} is damaged"
         remedy = "restore the file, or delete the run's folder to train it again"
         try:
+            verify(self.config_file)
             options = yaml.safe_load(self.config_file.read_text(encoding="utf-8"))
+        except Damaged as error:
+            raise ValueError(f"{error}; {remedy}; if you have edited it, delete its first line") from error
         except (yaml.YAMLError, ValueError) as error:
             raise ValueError(f"{damaged}: it is not a YAML file ({' '.join(str(error).split())}); {remedy}") from error
         if not isinstance(options, dict):
             raise ValueError(f"{damaged}: it does not hold the options of a run; {remedy}")
-        missing = [name for name in OPTIONS if name not in options]
+        written = options.get(FORMAT_KEY, FORMAT)
+        if written != FORMAT:
+            raise ValueError(
+                f"{str(self.folder)!r} has the format {written!r}, but this version of hirl reads {FORMAT!r} only: "
+                "open it with the version that wrote it (about.json names it), or train it again in another folder"
+            )
+        missing = [name for name in (FORMAT_KEY, *OPTIONS) if name not in options]
         if missing:
             raise ValueError(f"{damaged}: it lacks {', '.join(missing)}; {remedy}")
         method = options["method"]
@@ -108,7 +111,7 @@ class Run:
             raise ValueError(f"{damaged}: its method is not a class with arguments; {remedy}")
         if not isinstance(options["hierarchy"], dict | None) or not isinstance(options["epochs"], int):
             raise ValueError(f"{damaged}: its hierarchy or its epochs are not those of a run; {remedy}")
-        return upgrade(options)
+        return {name: options[name] for name in options if name != FORMAT_KEY}
 
     @property
     def finished(self) -> bool:
@@ -124,38 +127,48 @@ class Run:
         )
 
     def metrics(self) -> Iterator[dict[str, Any]]:
-        """The reports, oldest first, without lines that cannot be read, such as one that was cut off by a kill."""
-        if not self.metrics_file.is_file():
-            return
-        for line in self.metrics_file.read_text(encoding="utf-8", errors="replace").split("\n"):
-            try:
-                report = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(report, dict) and all(isinstance(report.get(key), int | float) for key in ("step", "epoch")):
-                yield report
+        """The reports, oldest first, without lines that are damaged, such as one that was cut off by a kill."""
+        yield from read_reports(self.metrics_file)[0]
+
+    @property
+    def adaptation(self) -> dict[str, Any] | None:
+        """By name of a figure, [start, adapted]; None if no encoder was adapted, or it is not finished."""
+        try:
+            found = json.loads(self.adaptation_file.read_text(encoding="utf-8"))
+            return {str(name): (float(start), float(adapted)) for name, (start, adapted) in found.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            return None
+
+    @property
+    def state(self) -> str:
+        """Method, arm, state and epoch, in one line."""
+        config = self.config
+        arm = "baseline" if config.get("hierarchy") is None else "HIRL"
+        method = config["method"]["class_path"].rsplit(".", 1)[-1]
+        epoch = max((line["epoch"] for line in self.metrics()), default=0)
+        state = "finished" if self.finished else "unfinished"
+        return f"{method}, {arm}, {state}, epoch {epoch:.4g} of {config['epochs']}"
 
     def starts(self) -> list[dict[str, Any]]:
         """The entries of about.json: command, versions, machine and so on per start. A damaged file has none."""
         try:
+            verify(self.about_file)
             entries = json.loads(self.about_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return []
-        return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        return [{name: value for name, value in entry.items() if name != "checksum"} for entry in found]
 
     def begin(self, config: dict[str, Any]) -> None:
         """Write the configuration of a new run, and a line about this start. The folder must be locked."""
         if not (self.checkpoint_file.is_file() or self.saved):
-            with atomic_write(self.config_file) as aside:
-                aside.write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), encoding="utf-8")
+            with atomic_write(self.config_file, checksum=True) as aside:
+                written = yaml.safe_dump({FORMAT_KEY: FORMAT} | config, sort_keys=False, allow_unicode=True)
+                aside.write_text(f"# {CHECKSUM}\n{written}", encoding="utf-8")
         for left_over in self.folder.glob(".*.part"):  # of a process that was killed while it wrote
             left_over.unlink()
-        start = {
-            "command": sys.argv,
-            "python": platform.python_version(),
-            "versions": versions(),
-            "machine": platform.platform(),
-        }
+        start: dict[str, Any] = {"command": sys.argv, "python": platform.python_version()}
+        start |= {"versions": versions(), "machine": platform.platform()}
         self._write_starts([*self.starts(), start])
 
     def add_resolved(self, resolved: dict[str, Any]) -> None:
@@ -169,13 +182,14 @@ class Run:
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """What the settings came to at the last start; nothing for runs of earlier versions."""
+        """What the settings came to at the last start."""
         entries = [start["resolved"] for start in self.starts() if isinstance(start.get("resolved"), dict)]
         return entries[-1] if entries else {}
 
     def _write_starts(self, starts: list[dict[str, Any]]) -> None:
-        with atomic_write(self.about_file) as aside:
-            aside.write_text(json.dumps(starts, indent=1), encoding="utf-8")
+        first, *others = starts
+        with atomic_write(self.about_file, checksum=True) as aside:
+            aside.write_text(json.dumps([{"checksum": CHECKSUM} | first, *others], indent=1), encoding="utf-8")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -195,7 +209,11 @@ class Run:
                 raise ValueError(
                     f"another process is training in {str(self.folder)!r}: wait for it or stop it"
                 ) from error
-            yield
+            _locks.add(lock)
+            try:
+                yield
+            finally:
+                _locks.discard(lock)
 
     def forget_after(self, step: int, *, final_tree: bool = False) -> None:
         """Drop the reports that a run continued from its checkpoint of that step makes again.
@@ -205,64 +223,24 @@ class Run:
         """
 
         def is_kept(line: dict[str, Any]) -> bool:
-            tree, end = "seconds_kmeans" in line, line.get("finished")
+            tree, end = SECONDS_KMEANS.name in line, line.get("finished")
             again = (tree and not final_tree) or end
             return bool(line["step"] < step or (line["step"] == step and not again))
 
         kept = [line for line in self.metrics() if is_kept(line)]
         with atomic_write(self.metrics_file) as aside:
-            aside.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+            aside.write_text("".join(map(report_line, kept)), encoding="utf-8")
 
     def report(self, line: dict[str, Any]) -> None:
         """Append a line to metrics.jsonl."""
-        with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with full_disk_named(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
+            file.write(report_line(line))
 
     def log(self, message: str) -> None:
         """Append a message to log.txt, each line with the time."""
         now = datetime.now().astimezone().isoformat(" ", "seconds")
-        with self.log_file.open("a", encoding="utf-8") as file:
+        with full_disk_named(self.log_file), self.log_file.open("a", encoding="utf-8") as file:
             file.write("".join(f"{now}  {line}\n" for line in message.splitlines()))
-
-    def save_encoder(self, encoder: nn.Module, metadata: dict[str, Any]) -> None:
-        """Write encoder.safetensors; `metadata`: backbone, backbone_args, image_size, mean and std."""
-        from hirl.runs.encoder_file import save_encoder
-
-        save_encoder(self.encoder_file, encoder, metadata)
-
-    @property
-    def encoder(self) -> nn.Module:
-        """The trained encoder in eval mode: images (B, C, H, W), normalised as in training → features (B, width)."""
-        from hirl.runs.encoder_file import make_encoder
-
-        return make_encoder(*self.encoder_weights(), source=str(self.encoder_file))
-
-    def encoder_weights(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The encoder's weights and metadata; of the last checkpoint, with a warning, if the run is unfinished."""
-        from hirl.runs.stored import find_encoder
-
-        found = find_encoder(self)
-        return found.weights, found.metadata
-
-    @property
-    def tree(self) -> PrototypeTree:
-        """The tree; a ValueError if there is none."""
-        from hirl.runs.stored import find_tree
-
-        found = find_tree(self)
-        if found is None:
-            self.check_exists()
-            raise ValueError(f"{str(self.folder)!r} has no tree: it is a baseline, or has not reached its first one")
-        return found
-
-    def evaluate(self, *tasks: str | Evaluation, **options: Any) -> dict[str, Result]:
-        """The encoder's figures by task; the options are those of `hirl.evaluate`."""
-        from hirl.evals.evaluate import evaluate
-
-        return evaluate(self, *tasks, **options)
-
-
-FILLED_IN = ("hierarchy.levels", "hierarchy.start_epoch")  # null in runs of versions that stored no defaults
 
 
 def differences(old: Any, new: Any, name: str = "") -> list[str]:
@@ -276,8 +254,6 @@ def differences(old: Any, new: Any, name: str = "") -> list[str]:
         ]
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         return [] if list(old) == list(new) else [f"{name}: {list(old)} → {list(new)}"]
-    if old is None and name in FILLED_IN:
-        return []
     return [] if old == new else [f"{name}: {old} → {new}"]
 
 

@@ -1,8 +1,7 @@
-"""images.tsv of a run: where its images are and which they are, so that no command takes others for them unnoticed."""
+"""images.tsv of a run: where its images are and what identifies them, so that others are never mistaken for them."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import warnings
@@ -13,8 +12,9 @@ from typing import Any
 from hirl.data.sources.image_list import HEADING, ImageList, find_differences, full_path, list_images, path_of
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.opening import open_images
-from hirl.files import atomic_write
-from hirl.runs.folder import Run
+from hirl.files import CHECKSUM, atomic_write, verify
+from hirl.runs.folder import RunFolder
+from hirl.runs.stored import find_tree
 
 FORMAT = "hirl images 1"
 
@@ -43,7 +43,7 @@ class OpenedImages:
     images: ImageSet
     hashes: bool
 
-    def place(self, run: Run) -> Place:
+    def place(self, run: RunFolder) -> Place:
         path = path_of(self.data)
         if path is not None:
             full = full_path(path)
@@ -56,31 +56,32 @@ class OpenedImages:
         return list_images(self.images, path_of(self.data), hashes=hashes)
 
 
-def write_images(run: Run, opened: OpenedImages) -> None:
+def write_images(run: RunFolder, opened: OpenedImages) -> None:
     """Write images.tsv: a line about the list, a heading, and a line per image in the order of training."""
     place, listed = opened.place(run), opened.listed(hashes=opened.hashes)
     lines = listed.lines()
-    about = {"format": FORMAT, **asdict(place), "fingerprint": listed.fingerprint, "sha256": _sha256(lines)}
-    with atomic_write(run.images_file) as aside:
+    about = {"checksum": CHECKSUM, "format": FORMAT, **asdict(place), "fingerprint": listed.fingerprint}
+    with atomic_write(run.images_file, checksum=True) as aside:
         aside.write_text(f"# {json.dumps(about)}\n{HEADING}\n{lines}", encoding="utf-8")
 
 
-def read_images(run: Run) -> tuple[Place, ImageList] | None:
-    """What `write_images` wrote; None for a run of an earlier version; a ValueError if the file is damaged."""
+def read_images(run: RunFolder) -> tuple[Place, ImageList] | None:
+    """What `write_images` wrote; None if the file is missing; a ValueError if it is damaged."""
     if not run.images_file.is_file():
         return None
     try:
+        verify(run.images_file)
         first, heading, lines = run.images_file.read_bytes().decode("utf-8").split("\n", 2)
         about = json.loads(first.removeprefix("# "))
-        if about["format"] != FORMAT or heading != HEADING or about["sha256"] != _sha256(lines):
-            raise ValueError("its hash does not match")
+        if about["format"] != FORMAT or heading != HEADING:
+            raise ValueError("it is of another format")
         place = Place(**{name: about[name] for name in ("source", "path", "from_run", "object")})
         return place, ImageList.from_lines(lines, about["fingerprint"])
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{str(run.images_file)!r} is damaged") from error
 
 
-def changed_images(run: Run, opened: OpenedImages) -> str | None:
+def changed_images(run: RunFolder, opened: OpenedImages) -> str | None:
     """How images differ from those of the run, with counts; None if they do not, or if images.tsv cannot tell."""
     try:
         known = read_images(run)
@@ -89,7 +90,7 @@ def changed_images(run: Run, opened: OpenedImages) -> str | None:
     return None if known is None else find_differences(known[1], opened.listed(hashes=known[1].has_hashes))
 
 
-def repair_images(run: Run, opened: OpenedImages) -> str | None:
+def repair_images(run: RunFolder, opened: OpenedImages) -> str | None:
     """Write images.tsv again if it is missing or damaged, or if the images have moved; return a line about damage."""
     try:
         known = read_images(run)
@@ -101,9 +102,10 @@ def repair_images(run: Run, opened: OpenedImages) -> str | None:
     return None
 
 
-def locate_images(run: Run) -> Any:
-    """The images the run was trained on, as something to open: the same set wherever it is now, else the place it was.
+def find_images(run: RunFolder) -> tuple[Any, ImageSet | None]:
+    """What to open for the images the run was trained on: the same set wherever it is now, else the place it was.
 
+    Its training split is opened to be compared, and returned with it; None if there was nothing to compare it with.
     Warns if the set at its old place has changed. Another set at another place is never taken for it.
     """
     config = run.config
@@ -112,22 +114,27 @@ def locate_images(run: Run) -> Any:
         known = read_images(run)
     except ValueError as error:
         warnings.warn(f"{error}: whether these are the images of the run cannot be checked", stacklevel=2)
-        return config["data"]
+        return config["data"], None
     if known is None:
         _check_count(run, config["data"], options)
-        return config["data"]
+        return config["data"], None
     place, expected = known
     stays = place.source if place.path is None else place.path
     differences: dict[str, str] = {}
     for candidate in _candidates(run, place):
         try:
-            found = _differences(candidate, expected, options)
+            with warnings.catch_warnings(record=True) as warned:
+                warnings.simplefilter("always")
+                images = open_images(candidate, **options)
         except (ValueError, OSError):
             if candidate == stays and not place.object:
                 raise
             continue
+        found = find_differences(expected, list_images(images, path_of(candidate), hashes=expected.has_hashes))
         if found is None:
-            return candidate
+            for warning in warned:
+                warnings.warn(warning.message, stacklevel=2)
+            return candidate, images
         differences[candidate] = found
     if stays in differences and not place.object:
         warnings.warn(
@@ -135,7 +142,7 @@ def locate_images(run: Run) -> Any:
             f"({differences[stays]}); name others with --data",
             stacklevel=2,
         )
-        return stays
+        return stays, None
     if place.object:
         raise ValueError(
             f"{str(run.folder)!r} was trained on images that were passed as an object ({place.source}): give them as "
@@ -145,32 +152,22 @@ def locate_images(run: Run) -> Any:
     raise ValueError(f"the images of {str(run.folder)!r} are no longer in {stays!r}{others}: name them with --data")
 
 
-def _candidates(run: Run, place: Place) -> list[str]:
+def _candidates(run: RunFolder, place: Place) -> list[str]:
     if place.path is None:
         return [place.source]
     assert place.from_run is not None
-    paths = [
-        place.path,
-        os.path.normpath(run.folder / place.from_run),
-        full_path(place.source),
-    ]
+    paths = [place.path, os.path.normpath(run.folder / place.from_run), full_path(place.source)]
     return [path for path in dict.fromkeys(paths) if Path(path).exists()]
 
 
-def _differences(source: str, expected: ImageList, options: dict[str, Any]) -> str | None:
-    with warnings.catch_warnings():  # they come when the images are opened for use
-        warnings.simplefilter("ignore")
-        images = open_images(source, **options)
-    return find_differences(expected, list_images(images, path_of(source), hashes=expected.has_hashes))
-
-
-def _check_count(run: Run, source: Any, options: dict[str, Any]) -> None:
-    """Runs of earlier versions do not list their images: all that is known of them is how many the tree has."""
+def _check_count(run: RunFolder, source: Any, options: dict[str, Any]) -> None:
+    """Of a run whose images.tsv is missing, the tree still has the number of images."""
     if run.tree_file.is_file() and path_of(source) is not None:
         try:
-            trained = len(run.tree.leaves)
+            tree = find_tree(run)
         except ValueError:
             return
+        trained = 0 if tree is None else len(tree.leaves)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             count = len(open_images(source, **options))
@@ -180,7 +177,3 @@ def _check_count(run: Run, source: Any, options: dict[str, Any]) -> None:
                 "with --data",
                 stacklevel=3,
             )
-
-
-def _sha256(lines: str) -> str:
-    return hashlib.sha256(lines.encode()).hexdigest()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from hirl.config import find_class
+from hirl.encoders.encoder_file import network_hash
+from hirl.files import Damaged
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
 from hirl.runs.checkpoint import load_checkpoint
-from hirl.runs.encoder_file import network_hash
-from hirl.runs.folder import Run
+from hirl.runs.folder import RunFolder
 
 METHOD, PATHS = "method.", "paths."  # prefixes of the names in a checkpoint's "joint" state dict
 TREE = f"{PATHS}_extra_state"
@@ -41,13 +43,18 @@ class Trained(nn.Module):
         return network_hash(weights, type(self.method).__name__, self.method.arguments)
 
     def forward(self, images: Tensor) -> Tensor:
-        z0 = self.method.embed(images).float()  # (B, D)
+        z0 = clustered_by(self.method, self.paths)(images).float()  # (B, D)
         if self.paths is None:
             return z0[:, None]
         return torch.cat((z0[:, None], self.paths.encode(z0)), dim=1)
 
 
-def load_trained(run: Run, *, method: str | type[Method] | None = None) -> Trained:
+def clustered_by(method: Method, paths: SemanticPaths | None) -> Callable[[Tensor], Tensor]:
+    """What maps images to the rows of the tree: the method to z⁰, or without heads its encoder to features."""
+    return method.embed if paths is None or paths.head_layers else method.encoder
+
+
+def load_trained(run: RunFolder, *, method: str | type[Method] | None = None) -> Trained:
     """The trained method and heads of a run, in eval mode and frozen.
 
     `method`: the class of the run's method, or its path, if it is not part of hirl. The path in the run's folder is
@@ -58,19 +65,22 @@ def load_trained(run: Run, *, method: str | type[Method] | None = None) -> Train
         raise ValueError(
             f"{str(run.folder)!r} has no {run.checkpoint_file.name}, which holds the heads of z0 and of the levels"
         )
-    kind = _method_class(run, config["method"]["class_path"], method)
-    state = load_checkpoint(run.checkpoint_file)
+    kind = method_class(run, method)
+    try:
+        state = load_checkpoint(run.checkpoint_file)
+    except Damaged as error:
+        raise ValueError(f"{error}; restore it, or name an older checkpoint in its place") from error
     weights: dict[str, Any] = state["joint"]
     tree = PrototypeTree.from_tensors(weights[TREE]) if weights.get(TREE) else None
     try:
         built = kind(**config["method"]["init_args"])
     except TypeError as error:
         raise ValueError(f"{kind.__name__} does not take the arguments in {str(run.config_file)!r}: {error}") from error
-    built.build(_plan(config, state, tree))
+    built.build(Plan(**state["plan"]))
     paths = None
     if tree is not None:
         own = {name: config["hierarchy"][name] for name in ("negatives", "head_layers", "weight")}
-        paths = SemanticPaths(built.dim, tree.levels, **own)
+        paths = SemanticPaths(tree.dim, tree.levels, **own)
     try:
         built.load_state_dict(_below(METHOD, weights))
         if paths is not None:
@@ -83,8 +93,9 @@ def load_trained(run: Run, *, method: str | type[Method] | None = None) -> Train
     return Trained(built, paths, step=int(state["step"])).eval().requires_grad_(False)
 
 
-def _method_class(run: Run, path: str, given: str | type[Method] | None) -> type[Method]:
-    """The class that `path`, from the run's configuration, names; `given` by the user, it must be the same one."""
+def method_class(run: RunFolder, given: str | type[Method] | None) -> type[Method]:
+    """The class that the run's configuration names; `given` by the user, it must be the same one."""
+    path = str(run.config["method"]["class_path"])
     if given is None:
         return find_class(path, Method, file=run.config_file)
     kind = find_class(given, Method) if isinstance(given, str) else given
@@ -93,15 +104,6 @@ def _method_class(run: Run, path: str, given: str | type[Method] | None) -> type
     if kind.__name__ != path.rsplit(".", 1)[-1]:
         raise ValueError(f"{str(run.folder)!r} was trained by the method {path!r}, not by {kind.__name__}")
     return kind
-
-
-def _plan(config: dict[str, Any], state: dict[str, Any], tree: PrototypeTree | None) -> Plan:
-    """The plan in the checkpoint. Older ones lack it: then the epoch's steps are those of the images in the tree."""
-    if "plan" in state:
-        return Plan(**state["plan"])
-    epochs, batch_size = config["epochs"], config["batch_size"]
-    steps = state["step"] // epochs if tree is None else len(tree.leaves) // batch_size
-    return Plan(epochs, max(1, steps), batch_size, config["image_size"], config["channels"])
 
 
 def _below(prefix: str, weights: dict[str, Any]) -> dict[str, Any]:

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hirl.files import atomic_write
+from hirl.files import CHECKSUM, atomic_write, verify
 from hirl.runs.folder import versions
 
 FORMAT = "hirl result 2"
 HASH_DIGITS = 12
-# Tasks of the first format, TASK.json. All their headline figures are shares but one.
-FIRST_TASKS = ("knn", "linear", "clustering", "hierarchy", "semisup", "finetune", "transfer")
-FIRST_SCORE = "height correlation"
+LONGEST_SETTING = 40  # characters of a setting that are shown
 
 
 def result_file(folder: Path, protocol: dict[str, Any]) -> Path:
@@ -35,62 +35,83 @@ def write_result(folder: Path, protocol: dict[str, Any], result: dict[str, Any])
     result: `headline` (figures by name), `kinds` (the kind of each), and anything else worth keeping
     """
     folder.mkdir(parents=True, exist_ok=True)
-    now = datetime.now().astimezone().isoformat(timespec="seconds")
-    written = {"format": FORMAT, "protocol": protocol, **result, "versions": _versions(), "time": now}
+    written = {"checksum": CHECKSUM, "format": FORMAT, "protocol": protocol, **result}
+    written["versions"] = versions("scikit-learn", "scipy")
+    written["time"] = datetime.now().astimezone().isoformat(timespec="seconds")
     file = result_file(folder, protocol)
-    with atomic_write(file) as aside:
+    with atomic_write(file, checksum=True) as aside:
         aside.write_text(json.dumps(written, indent=1, ensure_ascii=False, default=str), encoding="utf-8")
     return file
 
 
 def find_result(folder: Path, protocol: dict[str, Any]) -> dict[str, Any] | None:
-    """What `write_result` wrote for exactly this protocol; None if there is nothing, or the file is damaged.
-
-    Files of the first format do not identify their images by content, so they never match.
-    """
-    found = _read(result_file(folder, protocol))
-    matches = found is not None and found.get("format") == FORMAT and found.get("protocol") == _plain(protocol)
-    return found if matches else None
+    """What `write_result` wrote for exactly this protocol; None if there is nothing, or the file is damaged."""
+    file = result_file(folder, protocol)
+    found = read_result(file)
+    if found is None and file.is_file():
+        warnings.warn(f"{str(file)!r} is damaged or of another version; the result is computed again", stacklevel=2)
+    return found if found is not None and found["protocol"] == _plain(protocol) else None
 
 
 def list_results(folder: Path) -> dict[Path, dict[str, Any]]:
-    """All results below a folder by file, oldest first, of whichever format: `protocol`, `headline`, `kinds` …"""
+    """All results below a folder by file, oldest first: `protocol`, `headline`, `kinds` …"""
     files = sorted(folder.rglob("*.json"), key=lambda file: (file.stat().st_mtime, file))
-    found = {file: _upgrade(content) for file in files if (content := _read(file)) is not None}
-    return {file: result for file, result in found.items() if result is not None}
+    return {file: result for file in files if (result := read_result(file)) is not None}
 
 
-def _upgrade(content: dict[str, Any]) -> dict[str, Any] | None:
-    """A result as written today, from any format; None if the content is not a result."""
-    if content.get("format") == FORMAT:
-        parts = [content.get(name) for name in ("protocol", "headline", "kinds")]
-        return content if all(isinstance(part, dict) for part in parts) else None
-    if not ({"task", "data"} <= content.keys() and isinstance(content.get("headline"), dict)):
-        return None
-    names = ("task", "arguments", "seed", "encoder", "images", "data")
-    kinds = {name: "score" if name == FIRST_SCORE else "share" for name in content["headline"]}
-    rest = {name: value for name, value in content.items() if name not in names}
-    return {
-        "format": "hirl result 1",
-        "protocol": {name: content.get(name) for name in names},
-        "kinds": {"headline": kinds if content["task"] in FIRST_TASKS else {}},
-        **rest,
-    }
+def tested_on(result: dict[str, Any]) -> str:
+    """The name of the images that a result was measured on; empty if it has none."""
+    return str(((result["protocol"].get("data") or {}).get("test") or {}).get("name", ""))
 
 
-def _read(file: Path) -> dict[str, Any] | None:
+def distinguishing_settings(results: Mapping[Path, dict[str, Any]]) -> dict[Path, str]:
+    """By file, in which settings its protocol differs from those of the same task on the same images: `ks 1`.
+
+    Empty for a result that is the only one.
+    """
+    groups: dict[tuple[str, str], dict[Path, dict[str, str]]] = {}
+    for file, result in results.items():
+        alike = groups.setdefault((str(result["protocol"].get("task")), tested_on(result)), {})
+        alike[file] = dict(_settings(result["protocol"]))
+    found: dict[Path, str] = {}
+    for alike in groups.values():
+        names = dict.fromkeys(name for settings in alike.values() for name in settings)
+        differing = [name for name in names if len({settings.get(name) for settings in alike.values()}) > 1]
+        for file, settings in alike.items():
+            found[file] = ", ".join(f"{name} {_cut(settings[name])}" for name in differing if name in settings)
+    return found
+
+
+def _settings(protocol: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, str]]:
+    """The entries of a protocol as text by dotted name; arguments by their own name."""
+    for name, value in protocol.items():
+        full = f"{group}.{name}" if group not in ("", "arguments") else name
+        if isinstance(value, Mapping):
+            yield from _settings(value, full)
+        else:
+            text = " ".join(map(str, value)) if isinstance(value, list) else str(value)
+            yield full, text
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_SETTING else f"{text[:LONGEST_SETTING]}…"
+
+
+def read_result(file: Path) -> dict[str, Any] | None:
+    """The result in a file; None if it holds none, or is damaged."""
     try:
+        verify(file)
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return content if isinstance(content, dict) else None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        return None
+    content.pop("checksum", None)
+    parts = [content.get(name) for name in ("protocol", "headline", "kinds")]
+    return content if all(isinstance(part, dict) for part in parts) else None
 
 
 def _plain(protocol: dict[str, Any]) -> dict[str, Any]:
     """The protocol as JSON gives it back: lists for tuples."""
     plain: dict[str, Any] = json.loads(json.dumps(protocol, default=str))
     return plain
-
-
-def _versions() -> dict[str, str]:
-    return versions("scikit-learn", "scipy")

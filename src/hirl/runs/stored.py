@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from hirl.data.loader import default_normalisation
+from hirl.data.views.render import Normalisation
+from hirl.encoders.encoder_file import EncoderMetadata, load_encoder, save_encoder
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.checkpoint import load_checkpoint
-from hirl.runs.encoder_file import load_encoder
-from hirl.runs.folder import Run
+from hirl.runs.folder import RunFolder
 from hirl.runs.representations import TREE, Trained, load_trained
 
 AGAIN = "the command that trained the run writes it again"
@@ -26,13 +27,13 @@ class StoredEncoder(NamedTuple):
     """
 
     weights: dict[str, Tensor]
-    metadata: dict[str, Any]
+    metadata: EncoderMetadata
     file: Path
     state: str | None = None
     trained: Trained | None = None
 
 
-def find_encoder(run: Run, *, method: str | type[Method] | None = None) -> StoredEncoder:
+def find_encoder(run: RunFolder, *, method: str | type[Method] | None = None) -> StoredEncoder:
     """The encoder in encoder.safetensors, else the one in the checkpoint, with a warning that says so.
 
     `method`: the class of the run's method, if it is not part of hirl; a checkpoint needs it.
@@ -56,13 +57,7 @@ def find_encoder(run: Run, *, method: str | type[Method] | None = None) -> Store
     built, plan = trained.method, trained.method.plan
     config = run.config
     own = default_normalisation(config["channels"])
-    metadata = {
-        "backbone": built.backbone,
-        "backbone_args": built.encoder_args,
-        "image_size": config["image_size"],
-        "mean": list(config["mean"] or own.mean),
-        "std": list(config["std"] or own.std),
-    }
+    metadata = _metadata(built, Normalisation(tuple(config["mean"] or own.mean), tuple(config["std"] or own.std)))
     weights = {name: tensor.detach() for name, tensor in built.encoder.state_dict().items()}
     state = None
     if trained.step < plan.steps:
@@ -77,7 +72,18 @@ def find_encoder(run: Run, *, method: str | type[Method] | None = None) -> Store
     return StoredEncoder(weights, metadata, run.checkpoint_file, state, trained)
 
 
-def find_tree(run: Run) -> PrototypeTree | None:
+def write_encoder(run: RunFolder, method: Method, normalisation: Normalisation) -> None:
+    """Write encoder.safetensors, of a method that has been trained on images of this normalisation."""
+    save_encoder(run.encoder_file, method.encoder, _metadata(method, normalisation))
+
+
+def _metadata(method: Method, normalisation: Normalisation) -> EncoderMetadata:
+    return EncoderMetadata(
+        method.backbone, method.encoder_args, method.plan.image_size, normalisation.mean, normalisation.std
+    )
+
+
+def find_tree(run: RunFolder) -> PrototypeTree | None:
     """The tree in tree.safetensors; of an unfinished run, or if the file is damaged, the one in the checkpoint."""
     if run.exists and run.config["hierarchy"] is None:
         return None
@@ -109,7 +115,7 @@ def _tree_of(checkpoint: Path) -> PrototypeTree | None:
     return PrototypeTree.from_tensors(tensors) if tensors else None
 
 
-def is_complete(run: Run) -> bool:
+def is_complete(run: RunFolder) -> bool:
     """Whether a run is finished, and has the encoder and the tree that it should have in files that can be read."""
     if not run.finished:
         return False
@@ -120,7 +126,7 @@ def is_complete(run: Run) -> bool:
     return run.config["hierarchy"] is None or has_tree(run)
 
 
-def has_tree(run: Run) -> bool:
+def has_tree(run: RunFolder) -> bool:
     """Whether tree.safetensors can be read."""
     try:
         PrototypeTree.load(run.tree_file)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import fields
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
+from hirl.claims import share_tasks
 from hirl.config import to_plain
-from hirl.config.load import load
+from hirl.config.parser import load
 from hirl.hierarchy.builder import TreeBuilder
 from hirl.hierarchy.settings import Hierarchy
+from hirl.processes import started
 
 BASE, HIRL = "base", "HIRL"
 SETTINGS = tuple(field.name for field in fields(Hierarchy))
@@ -31,7 +34,6 @@ def make_arms(
         ablate: By name of a setting, the values to try: each is an arm.
         classes: Tree builders outside hirl that arms may name.
     """
-    hierarchy = replace(hierarchy, weight=hierarchy.weight_or_one)
     changed: dict[str, Mapping[str, Any]] = dict(arms) or {HIRL: {}}
     for name, values in ablate.items():
         for value in values:
@@ -76,3 +78,14 @@ def arm_folder(name: str) -> str:
 
 def _shown(value: Any) -> str:
     return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def next_arms(names: Sequence[str], folder: Path, is_done: Callable[[str], bool]) -> Iterator[str]:
+    """The arms to train, each held until the next is asked for: other processes that run the same command take others.
+
+    The processes of one run train every arm together.
+    """
+    if started() > 1:
+        yield from names
+    else:
+        yield from share_tasks(names, folder, is_done)

@@ -6,7 +6,7 @@ seed are equal to the bit until their first tree, so stage one is trained once, 
 
 from __future__ import annotations
 
-import inspect
+import hashlib
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -14,22 +14,24 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from hirl.data.sources.image_set import ImageSet
 from hirl.evals import find_evaluation
 from hirl.evals.base import Evaluation
 from hirl.evals.evaluate import evaluate
-from hirl.evals.images import ImageRequest
 from hirl.evals.labels import check_labels
-from hirl.hierarchy.settings import Hierarchy
+from hirl.features.image_request import ImageRequest
+from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
+from hirl.run import Run
 from hirl.runs.continuing import fork_file
-from hirl.runs.folder import Run
-from hirl.studies.arms import arm_folder, make_arms
+from hirl.runs.metrics import SECONDS_EPOCH
+from hirl.studies.arms import BASE, arm_folder, make_arms, next_arms
 from hirl.studies.comparison_plot import write_plots
 from hirl.studies.comparison_tables import Figures, by_figure, numbers, pooled, running_time, side_by_side
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
-from hirl.train.settings import EPOCHS
-from hirl.train.setup import check_image_count
+from hirl.train.settings import EPOCHS, hierarchy_defaults
+from hirl.train.setup import check_sizes
 
 
 def compare(
@@ -81,22 +83,43 @@ def compare(
     labels = _labels(options)
     options = {name: _with_length(given, epochs, epochs_factor) for name, given in options.items()}
     # All arms before the first is trained: a mistake in the last recipe is found at once.
-    made = {name: make_arms(_hierarchy(name, options[name]), arms or {}, ablate or {}, classes) for name in recipes}
-    _check_data(data, evaluation_data, test_data, tasks, options, made)
+    made = {}
+    for name in recipes:
+        if options[name]["hierarchy"] is None:
+            raise ValueError(f"the recipe {name!r} has hierarchy null, but a comparison needs HIRL's settings")
+        trained_on = _checked_images(data, evaluation_data, test_data, tasks, options[name])
+        made[name] = _resolved_arms(name, options[name], trained_on, arms or {}, ablate or {}, classes)
     figures: Figures = {}
     times: Figures = {}
-    for name in recipes:
-        label = labels[name]
-        for seed in seeds:
-            base: Run | None = None
-            for arm, hierarchy in made[name].items():
-                changed = {"seed": seed, "accelerator": accelerator}
-                place = folder / f"{name.replace('/', '-')} {arm_folder(arm)} {seed}".replace(" ", "-")
-                run = _trained(data, options[name] | changed, hierarchy, place, base, list(made[name].values()))
-                base = run if hierarchy is None else base
-                figures[label, arm, seed] = _evaluated(run, tasks, evaluation_data, test_data)
-                times[label, arm, seed] = _seconds(run)
-                tables = _write(folder, figures, times, list(seeds))  # so that one can look at what there is
+    every = {
+        f"{name.replace('/', '-')} {arm_folder(arm)} {seed}".replace(" ", "-"): (name, arm, seed)
+        for name in recipes
+        for seed in seeds
+        for arm in made[name]
+    }
+
+    def finish(place: str) -> None:
+        """Train and evaluate an arm, or read what was kept of it."""
+        name, arm, seed = every[place]
+        changed = {"seed": seed, "accelerator": accelerator}
+        base = next(Run(folder / one) for one, key in every.items() if key == (name, BASE, seed))
+        run = _trained(data, options[name] | changed, made[name][arm], folder / place, base, list(made[name].values()))
+        figures[labels[name], arm, seed] = _evaluated(run, tasks, evaluation_data, test_data)
+        times[labels[name], arm, seed] = median_seconds(run)
+
+    asked = hashlib.sha256(repr((tasks, evaluation_data, test_data)).encode()).hexdigest()[:8]
+    for place in next_arms(list(every), folder, lambda place: (folder / f".{place}.{asked}").exists()):
+        finish(place)
+        (folder / f".{place}.{asked}").touch()
+        known = {key: value for key, value in figures.items() if (key[0], BASE, key[2]) in figures}
+        if known:  # so that one can look at what there is
+            _write(folder, known, {key: times[key] for key in known}, list(seeds))
+    order = [(labels[name], arm, seed) for name, arm, seed in every.values()]
+    for place, key in zip(every, order, strict=True):  # those of other processes or an earlier call
+        if key not in figures:
+            finish(place)
+    figures, times = ({key: found[key] for key in order} for found in (figures, times))
+    tables = _write(folder, figures, times, list(seeds))
     write_plots(folder, by_figure(figures, list(seeds)))
     print_tables(tables)
     return folder
@@ -105,17 +128,16 @@ def compare(
 def _trained(
     data: Any,
     options: Mapping[str, Any],
-    hierarchy: Hierarchy | None,
+    hierarchy: ResolvedHierarchy | None,
     place: Path,
     base: Run | None,
-    arms: Sequence[Hierarchy | None],
+    arms: Sequence[ResolvedHierarchy | None],
 ) -> Run:
     """Train one arm: the baseline keeps its states of all arms' first trees, and they start from it."""
-    epochs = options["epochs"]
     more: dict[str, Any] = {}
     if hierarchy is None:
-        more["fork_at"] = tuple(sorted({arm.start_for(epochs) for arm in arms if arm is not None}))
-    elif base is not None and fork_file(base, hierarchy.start_for(epochs)) is not None:
+        more["fork_at"] = tuple(sorted({arm.start_epoch for arm in arms if arm is not None} - {0}))
+    elif base is not None and fork_file(base, hierarchy.start_epoch) is not None:
         more["stage_one"] = base.folder
     method = options["method"]
     method = type(method)(**method.arguments)  # a method is built once
@@ -137,17 +159,18 @@ def _check(
     epochs: int | None,
     epochs_factor: float,
 ) -> None:
-    for what, given in (("recipe", recipes), ("seed", seeds), ("task", [_name(task) for task in tasks])):
+    names = [task if isinstance(task, str) else task.name for task in tasks]
+    for what, given in (("recipe", recipes), ("seed", seeds), ("task", names)):
         if not given:
             raise ValueError(f"a comparison needs at least one {what}")
         if len(set(given)) < len(given):
             raise ValueError(f"the same {what} is named twice in {', '.join(map(str, given))}")
     if min(seeds) < 0:
-        raise ValueError(f"seeds must be at least 0, not {min(seeds)}")
+        raise ValueError(f"seeds is {min(seeds)}, but must be at least 0")
     if epochs is not None and epochs < 1:
-        raise ValueError(f"epochs must be at least 1, not {epochs}")
+        raise ValueError(f"epochs is {epochs}, but must be at least 1")
     if not 0 < epochs_factor < math.inf:
-        raise ValueError(f"epochs_factor must be a number above 0, not {epochs_factor}")
+        raise ValueError(f"epochs_factor is {epochs_factor}, but must be a number above 0")
     if epochs is not None and epochs_factor != 1:
         raise ValueError("epochs and epochs_factor both set the number of epochs: give one of them")
     for task in tasks:
@@ -155,46 +178,48 @@ def _check(
             find_evaluation(task)
 
 
-def _check_data(
-    data: Any,
-    evaluation_data: Any,
-    test_data: Any,
-    tasks: Sequence[str | Evaluation],
-    options: Mapping[str, Mapping[str, Any]],
-    arms: Mapping[str, Mapping[str, Hierarchy | None]],
-) -> None:
-    """Check before the first run what would fail after hours: every arm's levels, and what each task is evaluated on.
-
-    The images are opened as `pretrain` and `evaluate` will open them.
-    """
-    defaults = inspect.signature(pretrain).parameters
-    for name, given in options.items():
-        channels = given.get("channels", 3)
-        request = ImageRequest(data, test_data, given.get("split"), None, channels)
-        evaluated = request
-        if evaluation_data is not None:
-            evaluated = ImageRequest(evaluation_data, test_data, None, None, channels)
-        _check_evaluated(tasks, evaluated)
-        train = request.train()
-        for arm, hierarchy in arms[name].items():
-            length, batch = (given.get(key, defaults[key].default) for key in ("epochs", "batch_size"))
-            try:
-                check_image_count(train, hierarchy, batch_size=batch, epochs=length)
-            except ValueError as error:
-                raise ValueError(f"the arm {arm} of {name!r}: {error}") from error
-
-
-def _check_evaluated(tasks: Sequence[str | Evaluation], request: ImageRequest) -> None:
-    """Check that every task finds the images and labels it needs."""
+def _checked_images(
+    data: Any, evaluation_data: Any, test_data: Any, tasks: Sequence[str | Evaluation], options: Mapping[str, Any]
+) -> ImageSet:
+    """The images a recipe is trained on, opened as `pretrain` will open them, once those of every task are checked."""
+    channels = options.get("channels", 3)
+    request = ImageRequest(data, test_data, options.get("split"), None, channels)
+    evaluated = request
+    if evaluation_data is not None:
+        evaluated = ImageRequest(evaluation_data, test_data, None, None, channels)
     for asked in tasks:
         task = find_evaluation(asked)() if isinstance(asked, str) else asked
         try:
-            parts = task.open_parts(request)
+            parts = task.open_parts(evaluated)
             if task.needs.labels:
                 check_labels(parts)
             task.check(parts)
         except ValueError as error:
             raise ValueError(f"{task.name}: {error}") from error
+    return request.train()
+
+
+def _resolved_arms(
+    recipe_name: str,
+    options: Mapping[str, Any],
+    images: ImageSet,
+    arms: Mapping[str, Mapping[str, Any]],
+    ablate: Mapping[str, Sequence[Any]],
+    classes: Collection[type],
+) -> dict[str, ResolvedHierarchy | None]:
+    """HIRL's settings of every arm of a recipe, checked against the images before anything is trained."""
+    hierarchy: Hierarchy = options["hierarchy"]
+    epochs, defaults = options["epochs"], hierarchy_defaults(options["method"])
+    own = hierarchy.resolve(len(images), epochs, **defaults)
+    resolved: dict[str, ResolvedHierarchy | None] = {}
+    for arm, settings in make_arms(own, arms, ablate, classes).items():
+        try:
+            found = None if settings is None else settings.resolve(len(images), epochs, **defaults)
+            check_sizes(images, found, batch_size=options.get("batch_size"), epochs=epochs)
+        except ValueError as error:
+            raise ValueError(f"the arm {arm} of {recipe_name!r}: {error}") from error
+        resolved[arm] = found
+    return resolved
 
 
 def _labels(options: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
@@ -208,22 +233,7 @@ def _with_length(options: Mapping[str, Any], epochs: int | None, factor: float) 
     own: int = options.get("epochs", EPOCHS)
     length = max(1, round(own * factor)) if epochs is None else epochs
     hierarchy: Hierarchy | None = options["hierarchy"]
-    return {
-        **options,
-        "epochs": length,
-        "hierarchy": hierarchy and hierarchy.scaled(own, length),
-    }
-
-
-def _hierarchy(name: str, options: Mapping[str, Any]) -> Hierarchy:
-    hierarchy: Hierarchy | None = options["hierarchy"]
-    if hierarchy is None:
-        raise ValueError(f"the recipe {name!r} has hierarchy null, but a comparison needs HIRL's settings")
-    return hierarchy
-
-
-def _name(task: str | Evaluation) -> str:
-    return task if isinstance(task, str) else task.name
+    return {**options, "epochs": length, "hierarchy": hierarchy and hierarchy.scaled(own, length)}
 
 
 def _evaluated(run: Run, tasks: Sequence[str | Evaluation], data: Any, test_data: Any) -> dict[str, float]:
@@ -232,12 +242,13 @@ def _evaluated(run: Run, tasks: Sequence[str | Evaluation], data: Any, test_data
     return {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
 
 
-def _seconds(run: Run) -> dict[str, float]:
+def median_seconds(run: Run) -> dict[str, float]:
     """The median time of an epoch; with HIRL of those in stage two but the first, whose tree has no warm start."""
     config = run.config
     hierarchy = config["hierarchy"]
-    start = 0 if hierarchy is None else Hierarchy(start_epoch=hierarchy["start_epoch"]).start_for(config["epochs"])
-    taken = {line["epoch"]: line["seconds_epoch"] for line in run.metrics() if "seconds_epoch" in line}
+    start = 0 if hierarchy is None else hierarchy["start_epoch"]
+    name = SECONDS_EPOCH.name
+    taken = {line["epoch"]: line[name] for line in run.metrics() if name in line}
     first = start + (0 if hierarchy is None else 1)
     later = [seconds for epoch, seconds in taken.items() if epoch > first] or [*taken.values()][-1:]
     return {"seconds": median(later)} if later else {}

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import isnan, nan
+from math import isfinite, isnan, nan
 from pathlib import Path
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any, Literal
 
 from hirl.files import atomic_write
 from hirl.studies.arms import BASE
-from hirl.studies.paired import differences_of, paired
+from hirl.studies.paired import differences_of, mean_and_deviation, paired
 from hirl.terminal.figures import Kind, kind_of
 
 if TYPE_CHECKING:
@@ -27,7 +26,8 @@ def write_plots(folder: Path, figures: Mapping[str, Mapping[tuple[str, str], Val
     """Write figures.png and differences.png, each also as PDF: `figures` by name, then by method and arm.
 
     Figures: points are means over seeds, bars one standard deviation if there are two seeds or more. Differences from
-    the baseline within pairs: points are means, bars one standard error. Small dots are the seeds.
+    the baseline within pairs: points are means, bars one standard error. Small dots are the seeds. Figures that are NaN
+    or infinite are left out.
     """
     arms = list(dict.fromkeys(arm for found in figures.values() for _, arm in found))
     _write(folder / "figures", figures, partial(_panel, arms=arms), PANEL[1])
@@ -71,11 +71,12 @@ def _panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms:
         shift = (number - (len(arms) - 1) / 2) * step
         places, middles, spreads = [], [], []
         for place, method in enumerate(methods):
-            values = [scale * float(value) for value in found.get((method, arm), {}).values()]
+            values = [scale * float(value) for value in found.get((method, arm), {}).values() if isfinite(value)]
             if values:
+                middle, spread = mean_and_deviation(values)
                 places.append(place + shift)
-                middles.append(mean(values))
-                spreads.append(stdev(values) if len(values) > 1 else 0.0)
+                middles.append(middle)
+                spreads.append(spread or 0.0)
                 axes.plot([place + shift] * len(values), values, ".", color=colour, alpha=0.35, ms=4)
         bars: dict[str, Any] = {"yerr": spreads} if any(spreads) else {}
         axes.errorbar(places, middles, **bars, fmt="o", color=colour, ms=5, capsize=3, lw=1.2, label=arm)
@@ -101,7 +102,7 @@ def _difference_panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Val
         pairs = [[scale * pair for pair in of_row] for of_row in pairs]
         rows, middles, errors = [], [], []
         for number, differences in enumerate(pairs):
-            if (summary := paired(differences)) is not None:
+            if (summary := paired(differences)) is not None and summary.pairs:
                 row = number + (arm_number - (len(own) - 1) / 2) * step
                 rows.append(row)
                 middles.append(summary.difference)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 from statistics import mean
 
 from hirl.studies.arms import BASE
-from hirl.studies.paired import FEWEST, Paired, differences_of, paired
+from hirl.studies.paired import FEWEST, Paired, differences_of, mean_and_deviation, paired
 from hirl.terminal.figures import format_figure, kind_of
 from hirl.terminal.tables import Cells, Rows
 
@@ -15,7 +16,10 @@ Figures = dict[tuple[str, str, int], Values]  # method, arm, seed
 
 
 def side_by_side(figures: Figures, seeds: list[int]) -> Cells:
-    """A row per method and figure; the column of each arm is followed by its difference from the base, and its p."""
+    """A row per method and figure; the column of each arm is followed by its difference from the base, and its p.
+
+    Arms have the mean over seeds ± one standard deviation, differences their mean over pairs ± one standard error.
+    """
     methods, arms = _names(figures)
     heading = ["method", "figure", BASE]
     test = "t" if len(seeds) < FEWEST else "sign flips"
@@ -25,10 +29,11 @@ def side_by_side(figures: Figures, seeds: list[int]) -> Cells:
     for method in methods:
         for name in _figure_names(figures, method):
             base = column(figures, method, BASE, seeds, name)
-            row = [method, name, _mean(base)]
+            row = [method, name, _over_seeds(base)]
             for arm in arms:
                 values = column(figures, method, arm, seeds, name)
-                row += [_mean(values), *_difference(_compared(base, values), base)[: 1 + (len(seeds) > 1)]]
+                difference, p = _difference(paired(differences_of(base, values)), base, test)
+                row += [_over_seeds(values), difference, p][: 2 + (len(seeds) > 1)]
             rows.append(row)
     return [heading, *rows]
 
@@ -48,25 +53,28 @@ def pooled(figures: Figures, seeds: list[int]) -> Cells:
                 example |= base
             found = paired(pairs)
             if found is not None:
-                difference, p = _difference(found, example)
-                better = sum(pair > 0 for pair in pairs)
+                difference, p = _difference(found, example, found.test)
+                better = sum(pair > 0 for pair in pairs if isfinite(pair))
                 rows.append([name, arm, f"{better} of {found.pairs}", difference, p, found.test or ""])
     return [["figure", "arm", "pairs above base", "difference", "p", "test"], *rows]
 
 
 def numbers(figures: Figures, seeds: list[int]) -> Rows:
-    """A row per method, figure and arm: the mean, the mean difference from the base with s.e. and p, every seed."""
+    """A row per method, figure and arm: its mean and deviation, its difference from the base, and every seed."""
     methods, arms = _names(figures)
-    heading = ["method", "figure", "arm", "mean", "difference", "standard_error", "p", "test"]
+    heading = ["method", "figure", "arm", "mean", "standard_deviation"]
+    heading += ["difference", "standard_error", "pairs", "left_out", "p", "test"]
     rows: Rows = [[*heading, *(f"seed_{seed}" for seed in seeds)]]
     for method in methods:
         for name in _figure_names(figures, method):
             base = column(figures, method, BASE, seeds, name)
             for arm in (BASE, *arms):
                 values = column(figures, method, arm, seeds, name)
-                found = None if arm == BASE else _compared(base, values)
-                compared = [None] * 4 if found is None else [found.difference, found.error, found.p, found.test]
-                row = [method, name, arm, mean(values.values()) if values else None, *compared]
+                found = None if arm == BASE else paired(differences_of(base, values))
+                compared: list[float | str | None] = [None] * 6
+                if found is not None:
+                    compared = [found.difference, found.error, found.pairs, found.left_out, found.p, found.test]
+                row = [method, name, arm, *(mean_and_deviation(values.values()) if values else (None, None)), *compared]
                 row += [float(values[seed]) if seed in values else None for seed in seeds]
                 rows.append(["" if cell is None else cell for cell in row])
     return rows
@@ -108,24 +116,33 @@ def _figure_names(figures: Figures, method: str) -> list[str]:
     return list(dict.fromkeys(name for (one, _, _), values in figures.items() if one == method for name in values))
 
 
-def _compared(base: dict[int, float], values: dict[int, float]) -> Paired | None:
-    return paired(differences_of(base, values))
-
-
-def _mean(values: dict[int, float]) -> str:
-    """The mean over seeds, by the figures' kind and without its unit: a share as 25.60."""
+def _over_seeds(values: dict[int, float]) -> str:
+    """The mean ± the standard deviation, by the figures' kind and without its unit: a share as 25.60 ± 1.20."""
     if not values:
         return ""
-    return format_figure(mean(values.values()), kind_of(next(iter(values.values()))), unit=False)
+    kind = kind_of(next(iter(values.values())))
+    middle, deviation = mean_and_deviation(values.values())
+    shown = format_figure(middle, kind, unit=False)
+    if deviation is not None:
+        shown += f" ± {format_figure(deviation, kind, unit=False)}"
+    lost = sum(not isfinite(value) for value in values.values())
+    return shown if lost in (0, len(values)) else f"{shown} ({lost} of {len(values)} not finite)"
 
 
-def _difference(found: Paired | None, example: Mapping[int, float]) -> tuple[str, str]:
-    """The mean difference with its standard error, of the kind of the figures in `example`, and the p-value."""
+def _difference(found: Paired | None, example: Mapping[int, float], test: str | None) -> tuple[str, str]:
+    """The mean difference with its standard error, of the kind of the figures in `example`, and the p-value.
+
+    The p-value names its test if that is not `test`: with pairs left out there may be too few for it.
+    """
     if found is None:
         return "", ""
     kind = kind_of(next(iter(example.values())))
-    shown = format_figure(found.difference, kind, sign=True, unit=False)
-    if found.error is None:
-        return shown, ""
-    p = "" if found.p is None else "<0.001" if found.p < 0.001 else f"{found.p:.3f}"
-    return f"{shown} ± {format_figure(found.error, kind, unit=False)}", p
+    shown, p = format_figure(found.difference, kind, sign=True, unit=False), ""
+    if found.error is not None:
+        shown += f" ± {format_figure(found.error, kind, unit=False)}"
+    if found.left_out:
+        shown += f" ({found.left_out} pair{'s' if found.left_out > 1 else ''} left out)"
+    if found.p is not None:
+        p = "<0.001" if found.p < 0.001 else f"{found.p:.3f}"
+        p += "" if found.test == test else f" ({found.test})"
+    return shown, p

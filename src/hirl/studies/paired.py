@@ -1,10 +1,11 @@
-"""Differences within pairs of runs that share their seed: mean, standard error and a test."""
+"""Figures over seeds, and differences within pairs of runs that share their seed: mean, standard error and a test."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite, nan
 from statistics import mean, stdev
 
 import numpy as np
@@ -17,13 +18,17 @@ FEWEST = 6  # pairs for a sign-flip test: with fewer it cannot fall below 0.06
 
 @dataclass(frozen=True)
 class Paired:
-    """The mean of the differences; its standard error and the two-sided p-value of a mean of 0, where there are any."""
+    """The mean of the differences; its standard error and the two-sided p-value of a mean of 0, where there are any.
+
+    Pairs with a figure that is NaN or infinite are left out; without any other the difference is NaN.
+    """
 
     pairs: int
     difference: float
     error: float | None
     p: float | None
     test: str | None  # that p comes from: "sign flips" or "t"
+    left_out: int = 0  # pairs
 
 
 def differences_of(base: Mapping[int, float], values: Mapping[int, float]) -> list[float]:
@@ -31,22 +36,33 @@ def differences_of(base: Mapping[int, float], values: Mapping[int, float]) -> li
     return [values[seed] - base[seed] for seed in values if seed in base]
 
 
+def mean_and_deviation(values: Iterable[float]) -> tuple[float, float | None]:
+    """The mean and the standard deviation over seeds, without values that are NaN or infinite.
+
+    The mean is NaN if there is no other; a single value has no deviation.
+    """
+    finite = [float(value) for value in values if isfinite(value)]
+    return mean(finite) if finite else nan, stdev(finite) if len(finite) > 1 else None
+
+
 def paired(differences: Sequence[float]) -> Paired | None:
-    """Summarise differences, of which there must be one; None without any.
+    """Summarise differences; None without any.
 
     The test flips the signs of the differences, which assumes nothing about their distribution; below six of them it
     is the t-test, which assumes a normal one.
     """
     if not differences:
         return None
-    count, average = len(differences), mean(differences)
-    if count == 1:
-        return Paired(1, average, None, None, None)
-    equal = max(differences) - min(differences) <= ROUNDING
-    error = 0.0 if equal else stdev(differences) / count**0.5
+    finite = [difference for difference in differences if isfinite(difference)]
+    count, left_out = len(finite), len(differences) - len(finite)
+    if count < 2:
+        return Paired(count, finite[0] if finite else nan, None, None, None, left_out)
+    average = mean(finite)
+    equal = max(finite) - min(finite) <= ROUNDING
+    error = 0.0 if equal else stdev(finite) / count**0.5
     if count >= FEWEST:
-        return Paired(count, average, error, sign_flip(differences), "sign flips")
-    return Paired(count, average, error, t_test(average, error, count), "t")
+        return Paired(count, average, error, sign_flip(finite), "sign flips", left_out)
+    return Paired(count, average, error, t_test(average, error, count), "t", left_out)
 
 
 def sign_flip(differences: Sequence[float]) -> float:

@@ -1,6 +1,7 @@
 """The paper's search for levels and negatives (Sec. 4.1): the lowest joint loss on held-out training images.
 
-Each choice is a run of its own in one folder. Finished runs are kept, so the same call continues.
+Each choice is a run of its own in one folder. Finished runs are kept, so the same call continues; the same call in
+other processes shares the work: each takes the next choice that nobody holds.
 """
 
 from __future__ import annotations
@@ -16,17 +17,19 @@ from typing import Any
 import numpy as np
 import torch
 
+from hirl.config.signatures import passes_options_to
 from hirl.data.loader import Loader
 from hirl.data.sources import open_in_memory
 from hirl.data.sources.subset import Subset
 from hirl.files import atomic_write
-from hirl.hierarchy.levels import check_levels, suggest_levels
+from hirl.hierarchy.levels import check_levels, levels_by_number
 from hirl.hierarchy.settings import Hierarchy
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
+from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
-from hirl.runs.folder import Run
 from hirl.runs.representations import TREE, load_trained
+from hirl.studies.arms import next_arms
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.joint import Joint
 from hirl.train.machine import read_machine
@@ -38,6 +41,7 @@ LOSSES = "losses.json"
 Choice = tuple[tuple[int, ...], int]  # levels, negatives
 
 
+@passes_options_to(pretrain)
 def tune(
     data: Any,
     method: Method,
@@ -56,7 +60,7 @@ def tune(
 
     Args:
         data: A folder of images or anything else `hirl.data.open_images` takes.
-        method: One of DINO, IBOT, MoCoV2, MoCoV3, SimSiam, SwAV, or a class of your own.
+        method: A method of hirl, such as DINO, or a class of your own.
         hierarchy: Settings that all choices share.
         out: Folder for the runs and the table.
         levels: Trees to try, such as 300,30 300,100,10; by default the paper's two, scaled to the number of images.
@@ -77,14 +81,19 @@ def tune(
     folder = Path(out)
     device = torch.device(read_machine(options.get("accelerator", "auto")).device)
     losses: dict[Choice, dict[str, float]] = {}
-    for sizes, paths in choices:
+    named = {f"levels-{'-'.join(map(str, sizes))}-negatives-{paths}": (sizes, paths) for sizes, paths in choices}
+    for name in next_arms(list(named), folder, lambda name: (folder / name / LOSSES).is_file()):
+        sizes, paths = named[name]
         chosen = replace(hierarchy, levels=sizes, negatives=paths)
-        name = f"levels-{'-'.join(map(str, sizes))}-negatives-{paths}"
         fresh = type(method)(**method.arguments)
         run = pretrain(kept, fresh, chosen, out=folder / name, channels=channels, seed=seed, **options)
         losses[sizes, paths] = held_out_loss(run, type(method), held, seed, device=device)
-        tables = {"tuning": _table(losses)}
-        write_tables(folder, tables)
+        write_tables(folder, {"tuning": _table(losses)})
+    for name, choice in named.items():  # those of other processes or an earlier call
+        if choice not in losses:
+            losses[choice] = held_out_loss(Run(folder / name), type(method), held, seed, device=device)
+    tables = {"tuning": _table({choice: losses[choice] for choice in choices})}
+    write_tables(folder, tables)
     print_tables(tables)
     best = min(losses, key=lambda choice: losses[choice]["joint"])
     return replace(hierarchy, levels=best[0], negatives=best[1])
@@ -94,17 +103,17 @@ def grid(N: int, levels: Sequence[Sequence[int]] | None, negatives: Sequence[int
     """The choices to try: as given, or the paper's two trees, which differ in their coarsest level, with 100 and 1,000
     negatives.
 
-    For N images the first tree is `suggest_levels(N)`; the second has half as many roots as nodes on the level below
+    For N images the first tree is `levels_by_number(N)`; the second has half as many roots as nodes on the level below
     them. At ImageNet's size these are the paper's two. There are never more negatives than leaves.
     """
     if levels is None:
-        usual = tuple(suggest_levels(N))
+        usual = tuple(levels_by_number(N))
         broad = (*usual[:-1], usual[-2] // 2) if len(usual) > 2 else usual
         levels = list(dict.fromkeys((usual, broad)))
     trees = [check_levels(sizes, N) for sizes in levels]
     counts = NEGATIVES if negatives is None else negatives
     if not trees or not counts or min(counts) < 1:
-        raise ValueError(f"there must be levels and negatives of at least 1 to try, not {levels} and {negatives}")
+        raise ValueError(f"levels is {levels} and negatives {negatives}, but each must name something to try")
     return list(dict.fromkeys((sizes, min(count, sizes[0] - 1)) for sizes, count in product(trees, counts)))
 
 
@@ -112,7 +121,7 @@ def grid(N: int, levels: Sequence[Sequence[int]] | None, negatives: Sequence[int
 def held_out_loss(
     run: Run, method: type[Method], images: Subset, seed: int, *, device: torch.device | None = None
 ) -> dict[str, float]:
-    """L_img, L_SPD and their sum over images that the run was not trained on; kept in the run's folder.
+    """L_img, L_SPD and their weighted sum over images that the run was not trained on; kept in the run's folder.
 
     The losses are those of the run's last step: its teacher's temperature, its negatives, its weight of L_SPD and its
     tree, that of the last epoch. The leaf of each image is found from its second global view, since no clustering has
@@ -123,8 +132,7 @@ def held_out_loss(
     file = run.folder / LOSSES
     if file.is_file():
         kept: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
-        if kept.get("images") == len(images):  # earlier versions left out some images and had another tree
-            return kept
+        return kept
     trained, config = load_trained(run, method=method), run.config
     if trained.paths is not None:
         trained.paths.tree = _training_tree(run)
@@ -133,14 +141,14 @@ def held_out_loss(
     batches |= {"batch_size": min(config["batch_size"], len(images)), "drop_last": False}
     where = torch.device("cpu") if device is None else device
     joint = Joint(trained.method, trained.paths, assign="step").eval().to(where)
-    sums = torch.zeros(2, dtype=torch.float64)
+    sums = torch.zeros(3, dtype=torch.float64)
     last = trained.step - 1
     loader = Loader(images, views, seed=seed, shuffle=False, device=where, **batches)
     for number, batch in enumerate(loader):
         losses = joint(batch.views, batch.masks, batch.index, last, number)
-        sums += len(batch) * torch.stack((losses.image, losses.spd)).cpu().double()
-    image, spd = (sums / len(images)).tolist()
-    found = {"joint": image + spd, "image": image, "spd": spd, "step": trained.step, "images": len(images)}
+        sums += len(batch) * torch.stack((losses.total, losses.image, losses.spd)).cpu().double()
+    joint_loss, image, spd = (sums / len(images)).tolist()
+    found = {"joint": joint_loss, "image": image, "spd": spd, "step": trained.step, "images": len(images)}
     with atomic_write(file) as aside:
         aside.write_text(json.dumps(found), encoding="utf-8")
     return found
@@ -149,13 +157,7 @@ def held_out_loss(
 def _training_tree(run: Run) -> PrototypeTree:
     """The tree that the heads were last trained with; a finished run's own is built after that, from nothing."""
     state = load_checkpoint(run.checkpoint_file)
-    tensors = state.get("training_tree") or (None if state.get("finished") else state["joint"].get(TREE))
-    if not tensors:
-        raise ValueError(
-            f"{str(run.folder)!r} was finished by an earlier version, which did not keep the tree of its last epoch, "
-            "and cannot be scored: remove the folder to train it again"
-        )
-    return PrototypeTree.from_tensors(tensors)
+    return PrototypeTree.from_tensors(state["training_tree"] or state["joint"][TREE])
 
 
 def _table(losses: dict[Choice, dict[str, float]]) -> Cells:
@@ -169,4 +171,4 @@ def _table(losses: dict[Choice, dict[str, float]]) -> Cells:
         ]
         for (sizes, count), found in losses.items()
     ]
-    return [["levels", "negatives", "joint loss", "L_img", "weight · L_SPD", ""], *rows]
+    return [["levels", "negatives", "joint loss", "L_img", "L_SPD", ""], *rows]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from math import isnan
 from typing import Any
-
-from hirl.terminal.tables import per_cent
 
 
 class Kind(str, Enum):
@@ -51,8 +50,15 @@ def kind_of(value: float) -> Kind:
     return Kind.COUNT if isinstance(value, int) else Kind.NUMBER
 
 
+def per_cent(value: float, *, digits: int = 2, sign: bool = False, unit: bool = True) -> str:
+    """A fraction in per cent: 0.256 → 25.60%."""
+    return f"{100 * value:{'+' if sign else ''}.{digits}f}{'%' if unit else ''}"
+
+
 def format_figure(value: float, kind: Kind | None = None, *, sign: bool = False, unit: bool = True) -> str:
     """The value as text, by its own kind unless one is given; `unit=False` for columns that name the unit."""
+    if isnan(value):
+        return "NaN"
     plus = "+" if sign else ""
     kind = kind_of(value) if kind is None else kind
     if kind is Kind.SHARE:

@@ -9,7 +9,15 @@ from typing import TypeAlias
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bars
 
 Progress: TypeAlias = Callable[[str, int, int], None]
@@ -24,15 +32,8 @@ def no_progress(_task: str, _done: int, _total: int) -> None:
 def progress_bars() -> Iterator[Progress]:
     """Show a bar per task with its rate and the time remaining; off a terminal, print a line when a task is done."""
     console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
     started: dict[str, float] = {}
+    columns = _columns(BarColumn(bar_width=20), "{task.fields[rate]}")
     with Bars(*columns, console=console, disable=not console.is_terminal) as bars:
         bar_of: dict[str, TaskID] = {}
 
@@ -53,15 +54,7 @@ def tree_progress(
     rows: Sequence[int], levels: Sequence[int], steps: int | None
 ) -> Iterator[Callable[[int, int, int], None]]:
     """Show one bar per level: rows done of at most `steps` steps (None: unknown) of `rows` each, rate, time left."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rows, {task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bars(*columns, console=Console(stderr=True)) as bars:
+    with Bars(*_columns(BarColumn(), "rows, {task.fields[rate]}"), console=Console(stderr=True)) as bars:
         tasks: dict[int, TaskID] = {}
 
         def progress(level: int, step: int, done: int) -> None:
@@ -73,6 +66,11 @@ def tree_progress(
 
         yield progress
         _complete(bars, tasks)
+
+
+def _columns(bar: BarColumn, rate: str) -> tuple[ProgressColumn, ...]:
+    counts = (MofNCompleteColumn(), TextColumn(rate), TimeElapsedColumn(), TimeRemainingColumn())
+    return (TextColumn("{task.description}"), bar, *counts)
 
 
 def _update(bars: Bars, task: TaskID, done: int, total: float | None) -> None:

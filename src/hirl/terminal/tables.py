@@ -17,11 +17,6 @@ Cells = list[list[str]]  # rows, the heading first
 Rows = list[list[Any]]  # the same with numbers
 
 
-def per_cent(value: float, *, digits: int = 2, sign: bool = False, unit: bool = True) -> str:
-    """A fraction in per cent: 0.256 → 25.60%."""
-    return f"{100 * value:{'+' if sign else ''}.{digits}f}{'%' if unit else ''}"
-
-
 UNLIMITED = 10_000  # columns
 
 

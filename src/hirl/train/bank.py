@@ -7,16 +7,13 @@ ago instead of the current one, in half precision. It is the default elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl.data.views.render import Batch
-from hirl.hierarchy.ranks import Ranks
-from hirl.methods.base import Method
+from hirl.ranks import Ranks
 
 NEVER = -1
 COPY_EVERY = {"cpu": 1}  # batches of z⁰ that stay on their device until they are copied together
@@ -114,23 +111,8 @@ class Bank:
 
     def load_state_dict(self, state: dict[str, Any], ranks: Ranks) -> None:
         """Restore all images on the first process; the others start empty."""
-        # Earlier versions stored epochs, which are below any step that follows, and did not know unreadable images.
-        step_of = state["step_of"] if "step_of" in state else state["epoch_of"]
         self._waiting = []
         self.features.copy_(state["features"])
         self.means = state["means"].clone() if "means" in state else None
-        self.step_of.copy_(step_of if ranks.rank == 0 else torch.full_like(self.step_of, NEVER))
-        self.unreadable = state["unreadable"].clone() if "unreadable" in state else torch.zeros_like(self.unreadable)
-
-
-@torch.no_grad()
-def embed_batches(method: Method, batches: Iterable[Batch]) -> tuple[Tensor, Tensor]:
-    """Return the readable images (n,) among uncropped ones, in the order of the batches, and their z⁰ (n, D)."""
-    training = method.training
-    method.eval()
-    index, parts = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, method.dim)]
-    for batch in batches:
-        index.append(batch.index.cpu()[batch.readable])
-        parts.append(method.embed(batch.views[0]).float().cpu()[batch.readable])
-    method.train(training)
-    return torch.cat(index), torch.cat(parts)
+        self.step_of.copy_(state["step_of"] if ranks.rank == 0 else torch.full_like(self.step_of, NEVER))
+        self.unreadable = state["unreadable"].clone()

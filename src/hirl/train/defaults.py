@@ -9,35 +9,32 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hirl.config import read_options
-from hirl.methods import DINO, IBOT, Method, MoCoV2, MoCoV3, SimSiam, SwAV
+from hirl.config import find_class, read_options
+from hirl.encoders.backbones import has_tokens
+from hirl.features.open_encoder import Encoder
+from hirl.methods import Method, MoCoV2
+from hirl.methods.parts.set_size import LARGE_SET, power_of_two, queue_length
+from hirl.recipes import recipe_names
 from hirl.train.machine import GB, Machine
 
-RECIPES: dict[type[Method], str] = {
-    MoCoV2: "small/moco_v2",
-    SimSiam: "small/simsiam",
-    SwAV: "small/swav",
-    MoCoV3: "small/moco_v3",
-    DINO: "small/dino",
-    IBOT: "small/ibot",
-}
 USUAL: type[Method] = MoCoV2  # the fastest of the six on a CPU, and indifferent to the size of the images
 LARGER = "imagenet/moco_v2"
+SMALL, ADAPT = "small/", "adapt/"  # folders of recipes
 
 # On a CPU, an image size is taken if the run would end within so many minutes.
 MINUTES = {96: 10, 64: 40, 32: 60}
 # Milliseconds that an image takes on one core with small/moco_v2: reading a photo, and the network at 96 px. 1,500
 # photos took 623 s for 100 epochs at 64 px on two cores (benchmarks.photos).
 READING, NETWORK = 2.5, 13.0
-OTHERS = 2.0  # the other methods need up to twice as long
 SMALL_BYTES = 3e6  # memory per image of the small networks at 64 px
+PATCHES = 16  # per side of an image, for small transformers
 # Epochs: 100 for 1,500 images. The total number of images processed grows more slowly than their number.
 EPOCHS, EPOCHS_AT, EPOCHS_POWER = 100, 1_500, 0.6
 LEAST_EPOCHS, MOST_EPOCHS = 10.0, 200.0
 
 # On a GPU.
-LARGE_SET = 20_000  # images; above, a ResNet-50
-GPU_BYTES = {"resnet18": 30e6, "resnet50": 110e6}  # memory per image at 224 px
+GPU_BYTES = {"resnet18": 30e6, "resnet50": 110e6}  # memory per view at 224 px; others are taken for a ResNet-50
+GPU_BATCH, CPU_BATCH = 256, 128  # largest batches
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ def choose(
 ) -> Choices:
     """Choose what is None for N images, whose shorter side typically has `side` pixels. A given value stays.
 
-    `kind` is one of the methods in RECIPES.
+    `kind` has a recipe in small/.
     """
     on_gpu = machine.device == "cuda"
     reasons: dict[str, str] = {}
@@ -85,9 +82,9 @@ def choose(
             epochs = max(2, int(epochs * longest / minutes(kind, N, image_size, epochs, machine.cores)))
             reasons["epochs"] = f"as many as fit into an hour with {N:,} images"
     if batch_size is None:
-        per_image = _bytes(kind, N, image_size) if on_gpu else SMALL_BYTES * (image_size / 64) ** 2
+        per_image = _gpu_bytes(kind, N, image_size) if on_gpu else SMALL_BYTES * (image_size / 64) ** 2
         batch_size, reasons["batch_size"] = _batch(N, machine, per_image)
-    method = _gpu_method(kind, N, batch_size) if on_gpu else _small_method(kind, N, image_size, batch_size)
+    method = kind.for_images(N, batch_size) if on_gpu else _small_method(kind, N, image_size, batch_size)
     reasons["backbone"] = (
         f"for {'more' if N >= LARGE_SET else 'fewer'} than {LARGE_SET:,} images on a GPU"
         if on_gpu
@@ -95,14 +92,56 @@ def choose(
     )
     if kind is USUAL:
         reasons["method"] = "the fastest of the six methods here, for images of any size"
-    weight = 1.0 if on_gpu else float(read_options(RECIPES[kind])["hierarchy"]["weight"])
+    weight = 1.0 if on_gpu else float(_small_options(kind)["hierarchy"]["weight"])
     reasons["weight"] = f"of HIRL's loss, as {'in the paper' if on_gpu else 'measured with this method and network'}"
     return Choices(method, image_size, batch_size, epochs, weight, reasons)
 
 
+def choose_adaptation(
+    kind: type[Method],
+    N: int,
+    side: int,
+    start: Encoder,
+    *,
+    image_size: int | None = None,
+    batch_size: int | None = None,
+    epochs: int | None = None,
+) -> Choices:
+    """Choose what is None for the adaptation of `start`, which stays frozen, to N images. A given value stays.
+
+    `kind` has a recipe in adapt/.
+    """
+    recipe = adaptation_recipe(kind)
+    if recipe is None:
+        names = ", ".join(sorted(name for name in recipe_names() if name.startswith(ADAPT)))
+        raise ValueError(
+            f"{kind.__name__} cannot adapt a frozen encoder: use --encoder null to start from nothing, or a method of "
+            f"the recipes {names}"
+        )
+    options = read_options(recipe)
+    reasons = {"epochs": "seconds each, for the encoder stays frozen"} if epochs is None else {}
+    if image_size is None:
+        image_size = start.size_for(side)
+        reasons["image_size"] = f"the images have {side} px" if side == image_size else "what the encoder is made for"
+    if batch_size is None:
+        batch_size = min(int(options["batch_size"]), max(16, power_of_two(N / 8)), power_of_two(N))
+        reasons["batch_size"] = f"{N // batch_size:,} steps per epoch"
+    arguments: dict[str, Any] = dict(options["method"]["init_args"])
+    arguments |= {"backbone": start.about["backbone"]}
+    arguments["backbone_args"] = start.about["backbone_args"] | {"adapter": arguments["backbone_args"]["adapter"]}
+    if "queue_length" in arguments:
+        arguments["queue_length"] = queue_length(N, batch_size, most=int(arguments["queue_length"]))
+    reasons |= {"backbone": "stays frozen; what trains is an adapter on its features"}
+    reasons |= {"weight": "of HIRL's loss, as measured with a frozen encoder"}
+    if kind is USUAL:
+        reasons["method"] = "the fastest of the six methods here"
+    weight = float(options["hierarchy"]["weight"])
+    return Choices(kind(**arguments), image_size, batch_size, epochs or int(options["epochs"]), weight, reasons)
+
+
 def minutes(kind: type[Method], N: int, image_size: int, epochs: int, cores: int) -> float:
     """Roughly how long a small network trains on a CPU. A run measures its own speed over its first steps."""
-    per_image = (READING + NETWORK * (image_size / 96) ** 2) * (1 if kind is USUAL else OTHERS)
+    per_image = (READING + NETWORK * (image_size / 96) ** 2) * kind.facts.time
     return epochs * N * per_image / 1000 / cores / 60
 
 
@@ -112,7 +151,7 @@ def _epochs(N: int) -> int:
 
 
 def _cpu_size(kind: type[Method], N: int, side: int, epochs: int, cores: int) -> int:
-    multiple = 1 if kind in (MoCoV2, SimSiam) else 16  # patches of a transformer
+    multiple = PATCHES if _has_patches(_small_options(kind)["method"]["init_args"]) else 1
     sizes = [size for size in MINUTES if size <= side] or [max(multiple, side // multiple * multiple)]
     fitting = [size for size in sizes if minutes(kind, N, size, epochs, cores) <= MINUTES.get(size, 60)]
     return fitting[0] if fitting else sizes[-1]
@@ -128,11 +167,11 @@ def _size_reason(kind: type[Method], N: int, side: int, epochs: int, cores: int,
 
 def _batch(N: int, machine: Machine, per_image: float) -> tuple[int, str]:
     """A power of two: a sixteenth of the images, from 16 to 128, on a GPU 256, as far as images and memory allow."""
-    most = 256 if machine.device == "cuda" else 128
-    wanted = min(most, max(16, _power_of_two(N / 16)))
+    most = GPU_BATCH if machine.device == "cuda" else CPU_BATCH
+    wanted = min(most, max(16, power_of_two(N / 16)))
     room = 0.7 * machine.memory - (0 if machine.device == "cuda" else 1.2 * GB)  # Python and the reading processes
-    fitting = max(4, _power_of_two(max(room, 1) / per_image))
-    batch = min(wanted, fitting, _power_of_two(N))
+    fitting = max(4, power_of_two(max(room, 1) / per_image))
+    batch = min(wanted, fitting, power_of_two(N))
     if batch == fitting < wanted:
         return batch, "as much as fits into memory"
     return batch, f"{N // batch:,} steps per epoch"
@@ -140,49 +179,56 @@ def _batch(N: int, machine: Machine, per_image: float) -> tuple[int, str]:
 
 def _small_method(kind: type[Method], N: int, image_size: int, batch_size: int) -> Method:
     """The method of the small recipe, with a network for this image size and a queue for so many images."""
-    arguments: dict[str, Any] = dict(read_options(RECIPES[kind])["method"]["init_args"])
-    if "img_size" in arguments["backbone_args"]:
-        arguments["backbone_args"] |= {"img_size": image_size, "patch_size": max(1, image_size // 16)}
+    arguments: dict[str, Any] = dict(_small_options(kind)["method"]["init_args"])
+    if _has_patches(arguments):
+        if image_size % PATCHES:
+            below = image_size // PATCHES * PATCHES
+            raise ValueError(
+                f"image_size is {image_size}, but must be a multiple of {PATCHES} for the network that is chosen for "
+                f"{kind.__name__}: use {' or '.join(str(size) for size in (below, below + PATCHES) if size)}, or name "
+                "another network with --method.backbone"
+            )
+        sizes = {"img_size": image_size, "patch_size": image_size // PATCHES}
+        arguments["backbone_args"] = arguments["backbone_args"] | sizes
     if "queue_length" in arguments:
-        arguments["queue_length"] = _queue(N, batch_size, most=4096)
+        arguments["queue_length"] = queue_length(N, batch_size, most=4096)
     return kind(**arguments)
 
 
-def _gpu_method(kind: type[Method], N: int, batch_size: int) -> Method:
-    """The paper's settings of a method; of MoCo v2 with a network and a queue for so many images."""
-    if kind is not MoCoV2:
-        return kind()
-    few = N < LARGE_SET
-    return MoCoV2(
-        backbone=_gpu_backbone(N),
-        queue_length=_queue(N, batch_size, most=65536),
-        momentum=0.99 if few else 0.999,
-        temperature=0.1 if few else 0.2,
-        bn_splits=min(8, batch_size // 2),
-    )
+def small_recipe(kind: type[Method]) -> str | None:
+    """The recipe of a method in small/, which is named like the method's file; None if there is none."""
+    return _recipe(SMALL, kind)
 
 
-def _gpu_backbone(N: int) -> str:
-    return "resnet18" if N < LARGE_SET else "resnet50"
+def adaptation_recipe(kind: type[Method]) -> str | None:
+    """The recipe of a method in adapt/, for a frozen encoder; None if there is none."""
+    return _recipe(ADAPT, kind)
+
+
+def _recipe(folder: str, kind: type[Method]) -> str | None:
+    name = f"{folder}{kind.__module__.rpartition('.')[2]}"
+    if name not in recipe_names() or find_class(read_options(name)["method"]["class_path"], Method) is not kind:
+        return None
+    return name
+
+
+def _small_options(kind: type[Method]) -> dict[str, Any]:
+    recipe = small_recipe(kind)
+    assert recipe is not None, kind
+    return read_options(recipe)
+
+
+def _has_patches(arguments: dict[str, Any]) -> bool:
+    """Whether a recipe's network is made for one size of images."""
+    return "img_size" in (arguments.get("backbone_args") or {})
 
 
 def _gpu_size(kind: type[Method], side: int) -> int:
-    if kind not in (MoCoV2, SimSiam, SwAV):
+    if has_tokens(kind().backbone_outline):
         return 224  # the size of their transformers
     return min(224, max(32, side // 32 * 32))
 
 
-def _bytes(kind: type[Method], N: int, image_size: int) -> float:
-    backbone = _gpu_backbone(N) if kind is MoCoV2 else "resnet50"
-    views = 1 if kind is MoCoV2 else 2 if kind in (SimSiam, MoCoV3) else 4  # with gradients, at full size
-    return GPU_BYTES[backbone] * views * (image_size / 224) ** 2
-
-
-def _queue(N: int, batch_size: int, *, most: int) -> int:
-    """A sixteenth of the images, as a long queue of a small set is full of other views of the same images."""
-    return max(4 * batch_size, min(most, _power_of_two(N / 16)))
-
-
-def _power_of_two(value: float) -> int:
-    """The largest power of two up to `value`; at least 1."""
-    return 1 << max(0, int(value).bit_length() - 1)
+def _gpu_bytes(kind: type[Method], N: int, image_size: int) -> float:
+    per_view = GPU_BYTES.get(kind.for_images(N, GPU_BATCH).backbone, GPU_BYTES["resnet50"])
+    return per_view * kind.facts.gradient_views * (image_size / 224) ** 2

@@ -8,11 +8,21 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hirl.data.loader import EvaluationLoader
-from hirl.hierarchy.ranks import Ranks
+from hirl.features.forward_pass import collected_outputs
+from hirl.features.view_cache import PlainFeatures
 from hirl.hierarchy.rows import UnitRows
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
 from hirl.methods.base import Method
-from hirl.train.bank import embed_batches
+from hirl.ranks import Ranks
+from hirl.runs.metrics import (
+    BANK_AGREEMENT,
+    BANK_AGREEMENT_COARSEST,
+    GRADIENT_COSINE,
+    GRADIENT_IMAGE,
+    GRADIENT_SPD,
+    VIEW_AGREEMENT,
+    VIEW_AGREEMENT_COARSEST,
+)
 
 COMPARED = 512  # most images per tree whose leaf from the bank is compared with that of the clean image
 # Steps of autograd between the network's output for all views and z⁰ of the first: parts of a tensor, and casts.
@@ -22,7 +32,8 @@ PARTS = ("Slice", "Split", "UnsafeSplit", "Select", "Unbind", "ToCopy", "Alias",
 def gradient_figures(loss_image: Tensor, loss_spd: Tensor, z0: Tensor) -> dict[str, Tensor]:
     """Return the norms of both losses' gradients at z⁰ (B, D) and their cosine; nothing if L_img does not pass there.
 
-    Only the part of the graph between z⁰ and the losses is gone through, and it stays. If L_img is computed from a
+    Gradients are computed along the part of the graph between z⁰ and the losses only, which is kept for the backward
+    pass. If L_img is computed from a
     larger tensor, of all views, z⁰ is taken to be its first rows.
     """
     edge = get_gradient_edge(z0)
@@ -38,9 +49,9 @@ def gradient_figures(loss_image: Tensor, loss_spd: Tensor, z0: Tensor) -> dict[s
         return {}
     image, spd = image.float()[: len(z0)].flatten(), spd.float()[: len(z0)].flatten()
     return {
-        "gradient_image": image.norm(),
-        "gradient_spd": spd.norm(),
-        "gradient_cosine": torch.cosine_similarity(image, spd, dim=0),
+        GRADIENT_IMAGE.name: image.norm(),
+        GRADIENT_SPD.name: spd.norm(),
+        GRADIENT_COSINE.name: torch.cosine_similarity(image, spd, dim=0),
     }
 
 
@@ -55,10 +66,12 @@ def view_agreement(tree: PrototypeTree, z0: Tensor, target_z0: Tensor) -> dict[s
     leaves = (tree.assign_rows(UnitRows(rows)) for rows in (z0.detach(), target_z0))
     first, second = (tree.paths[found] for found in leaves)
     same = first == second
-    return {"view_agreement": same[:, 0].float().mean(), "view_agreement_coarsest": same[:, -1].float().mean()}
+    return {VIEW_AGREEMENT.name: same[:, 0].float().mean(), VIEW_AGREEMENT_COARSEST.name: same[:, -1].float().mean()}
 
 
-def bank_agreement(tree: PrototypeTree, method: Method, images: EvaluationLoader, ranks: Ranks) -> dict[str, float]:
+def bank_agreement(
+    tree: PrototypeTree, method: Method, images: EvaluationLoader | PlainFeatures, ranks: Ranks
+) -> dict[str, float]:
     """Return the share of some images whose leaf, and whose coarsest node, is also that of their clean z⁰.
 
     The tree was built from the bank, which holds z⁰ of augmented views by the encoder of earlier steps.
@@ -66,10 +79,11 @@ def bank_agreement(tree: PrototypeTree, method: Method, images: EvaluationLoader
     N = len(tree.leaves)
     count = min(COMPARED, max(32, N // 8), N)  # at most an eighth of a pass
     chosen = np.linspace(0, N - 1, count).round().astype(np.int64)
-    index, z0 = embed_batches(method, images.batches(chosen[ranks.rank :: ranks.size]))
+    mine = images.batches(chosen[ranks.rank :: ranks.size])
+    index, z0 = collected_outputs(method, mine, apply=method.embed, width=method.dim)
     stored = tree.image_paths[index.to(tree.device)]  # (n, L)
     same = stored == tree.path(tree.assign(z0).to(tree.device))
     inside = stored[:, 0] != ABSENT
     counts = torch.stack((same[inside, 0].sum(), same[inside, -1].sum(), inside.sum()))
     leaf, coarsest, compared = ranks.sum(counts).tolist()
-    return {"bank_agreement": leaf / max(1, compared), "bank_agreement_coarsest": coarsest / max(1, compared)}
+    return {BANK_AGREEMENT.name: leaf / max(1, compared), BANK_AGREEMENT_COARSEST.name: coarsest / max(1, compared)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from hirl.runs.folder import Run
+from hirl.run import Run
 from hirl.runs.stored import is_complete
 
 

@@ -9,8 +9,8 @@ Thresholds, and why:
 - assignment entropy: of the leaves' sizes, relative to its maximum log M₁. Below a half, few leaves hold nearly all
   images.
 - giant node: a node with more than half of all images says nothing, unless its level has so few nodes that one must.
-- one-image and empty leaves: a tree in which more than half of the leaves hold at most one image has too many leaves
-  for the data.
+- one-image and empty leaves: more than half of the leaves hold at most one image. With fewer than three images per
+  leaf there are too many leaves; with more, the other leaves hold nearly all images, which are nearly the same.
 - loss ≈ ln K: the loss of a method that spreads all images evenly over its K outputs whatever they show.
 """
 
@@ -25,8 +25,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.hierarchy.tree import PrototypeTree
+from hirl.runs.metrics import (
+    ASSIGNMENT_ENTROPY,
+    EFFECTIVE_RANK,
+    EMPTY_LEAVES,
+    FEATURE_STD,
+    LARGEST_NODE,
+    ONE_IMAGE_LEAVES,
+)
 
 LOW_STD, LOW_RANK, LOW_ENTROPY, GIANT_NODE, SMALL_LEAVES, NEAR_LN_K = 0.1, 2.0, 0.5, 0.5, 0.5, 0.01
+FEW_PER_LEAF = 3
 
 
 @dataclass(frozen=True)
@@ -63,7 +72,7 @@ def check_representations(batches: Sequence[Tensor]) -> Health:
             f"the representations lie nearly on a line: their effective rank is {rank:.1f} of {dim}; lower the "
             "learning rate or strengthen the augmentation"
         )
-    return Health({"feature_std": spread, "effective_rank": rank}, warnings)
+    return Health({FEATURE_STD.name: spread, EFFECTIVE_RANK.name: rank}, warnings)
 
 
 def check_tree(tree: PrototypeTree) -> Health:
@@ -87,13 +96,19 @@ def check_tree(tree: PrototypeTree) -> Health:
                 "nodes at that level"
             )
     if one_image + empty > SMALL_LEAVES:
-        none = f" and {empty:.0%} hold none" if empty else ""
-        warnings.append(
-            f"{one_image:.0%} of the leaves hold a single image{none}; use fewer leaves than {tree.levels[0]:,} "
-            f"for {N:,} images"
-        )
-    figures = {"assignment_entropy": entropy, "one_image_leaves": one_image, "empty_leaves": empty}
-    return Health(figures | {f"largest_node_{level}": share for level, share in enumerate(largest)}, warnings)
+        found, M = f"{one_image:.0%} of the leaves hold a single image", tree.levels[0]
+        if empty:
+            found = f"{found} and {empty:.0%} hold none" if one_image else f"{empty:.0%} of the leaves hold no image"
+        if N < FEW_PER_LEAF * M:
+            warnings.append(f"{found}; use fewer leaves than {M:,} for {N:,} images")
+        else:
+            rest = float((sizes[0] > 1).float().mean())
+            warnings.append(
+                f"{found}, and nearly all of the {N:,} images share the other {rest:.0%}: these images have nearly the "
+                "same representation; check for duplicates (hirl duplicates), or start the hierarchy later"
+            )
+    figures = {ASSIGNMENT_ENTROPY.name: entropy, ONE_IMAGE_LEAVES.name: one_image, EMPTY_LEAVES.name: empty}
+    return Health(figures | {LARGEST_NODE.at(level): share for level, share in enumerate(largest)}, warnings)
 
 
 def check_loss(loss: float | None, outputs: int | None, remedy: str) -> Health:
@@ -104,6 +119,5 @@ def check_loss(loss: float | None, outputs: int | None, remedy: str) -> Health:
     if outputs is None or loss is None or abs(loss - math.log(outputs)) > NEAR_LN_K * math.log(outputs):
         return Health({}, [])
     return Health(
-        {},
-        [f"the loss is {loss:.4f}, which is ln {outputs}: every image looks the same to the method; {remedy}"],
+        {}, [f"the loss is {loss:.4f}, which is ln {outputs}: every image looks the same to the method; {remedy}"]
     )

@@ -1,9 +1,9 @@
-"""The joint objective (Eq. 4), L_img + L_SPD: what one batch goes through in training.
+"""The joint objective (Eq. 4), L_img + weight · L_SPD: what one batch goes through in training.
 
 1. The method turns the views of a batch into its own loss L_img and into z⁰ of each image.
 2. Each image gets its leaf c₊¹, and with it its path through the tree. `assign="stored"`: the leaf that the last
    clustering stored under the image's index in the data set. `assign="step"`: the leaf that the tree finds for z⁰ of
-   the image's second view. `SemanticPaths.find_leaves` in hirl/hierarchy/paths.py does both.
+   the image's second view, or of the only one. `SemanticPaths.find_leaves` in hirl/hierarchy/paths.py does both.
 3. The heads h_l turn z⁰ into z¹…zᴸ, and L_SPD aligns them with the path.
 """
 
@@ -16,23 +16,23 @@ import torch
 from torch import Tensor, nn
 
 from hirl.hierarchy.paths import SemanticPaths
-from hirl.hierarchy.ranks import Ranks
 from hirl.methods.base import Method
+from hirl.ranks import Ranks
 from hirl.train.diagnostics import gradient_figures, view_agreement
 
 
 class Losses(NamedTuple):
     """The result of one forward pass. A tuple, because Fabric and DDP must find the tensors in it.
 
-    An observer gets the losses as means over all parts and processes; z⁰ is that of this process's last part.
+    As the result of a step the losses are means over all parts and processes; z⁰ is that of this process's last part.
     """
 
     total: Tensor  # Eq. 4, with graph; everything below is detached
     image: Tensor  # L_img
     spd: Tensor  # L_SPD; 0 before the first tree and for a baseline
-    target_z0: Tensor  # (B, D)
+    target_z0: Tensor  # (B, D); the method's, or z⁰ of the first view if it gives none
     z0: Tensor  # (B, D)
-    logs: dict[str, Tensor]
+    logs: dict[str, Tensor]  # of the method
     diagnostics: dict[str, Tensor]  # empty unless they are asked for
 
 
@@ -41,12 +41,12 @@ def mean_losses(parts: Sequence[Losses], ranks: Ranks) -> Losses:
     names = list(parts[0].logs)
     values = [(part.total, part.image, part.spd, *(part.logs[name] for name in names)) for part in parts]
     rows = torch.stack([torch.stack([value.float() for value in row]) for row in values])
-    total, image, spd, *logs = ranks.sum(rows.mean(0)) / ranks.size
+    total, image, spd, *logs = ranks.mean(rows.mean(0))
     return parts[-1]._replace(total=total, image=image, spd=spd, logs=dict(zip(names, logs, strict=True)))
 
 
 class Joint(nn.Module):
-    """L_img + L_SPD of a method and its semantic paths. Without `paths` it is the method alone: the baseline."""
+    """L_img + weight · L_SPD of a method and its semantic paths; without `paths` the method alone, the baseline."""
 
     def __init__(
         self, method: Method, paths: SemanticPaths | None, *, assign: Literal["stored", "step"] = "stored"
@@ -72,22 +72,28 @@ class Joint(nn.Module):
         compute the diagnostics, if there is a tree.
         """
         output = self.method(views, masks, step)
-        spd = output.loss.new_zeros(())
+        target = (output.z0 if output.target_z0 is None else output.target_z0).detach()  # (B, D)
+        z0 = output.z0
+        if self.paths is not None and self.paths.head_layers == 0:  # without heads: of the encoder's features
+            z0, target = self.method.encoder(views[0]), self.method.encoder(views[min(1, len(views) - 1)]).detach()
+        spd = weighted = output.loss.new_zeros(())
         if self.paths is not None:
-            generator = torch.Generator(device=output.z0.device).manual_seed(negatives_seed)
+            generator = torch.Generator(device=z0.device).manual_seed(negatives_seed)
             if self.assign == "stored":
-                spd = self.paths(output.z0, index, generator=generator)
+                spd = self.paths.spd(z0, index, generator=generator)
             else:
-                spd = self.paths(output.z0, target=output.target_z0, generator=generator)
+                spd = self.paths.spd(z0, target=target, generator=generator)
+            weighted = self.paths.weight * spd
         diagnostics: dict[str, Tensor] = {}
         if diagnose and self.paths is not None and self.paths.tree is not None:
-            diagnostics = gradient_figures(output.loss, spd, output.z0)
-            diagnostics |= view_agreement(self.paths.tree, output.z0, output.target_z0)
+            diagnostics = gradient_figures(output.loss, weighted, z0) if z0 is output.z0 else {}
+            if output.target_z0 is not None:
+                diagnostics |= view_agreement(self.paths.tree, z0, target)
         return Losses(
-            total=output.loss + spd,
+            total=output.loss + weighted,
             image=output.loss.detach(),
             spd=spd.detach(),
-            target_z0=output.target_z0.detach(),
+            target_z0=target,
             z0=output.z0.detach(),
             logs={name: value.detach() for name, value in output.logs.items()},
             diagnostics=diagnostics,

@@ -17,25 +17,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from hirl import ranks
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.views.render import Batch
+from hirl.features.forward_pass import collected_outputs
+from hirl.features.view_cache import PlainFeatures
+from hirl.hierarchy.lloyd import TooFewDirections
 from hirl.hierarchy.paths import SemanticPaths
-from hirl.hierarchy.ranks import Ranks
-from hirl.hierarchy.settings import Hierarchy
+from hirl.hierarchy.settings import ResolvedHierarchy
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
-from hirl.seeds import mix_seed
-from hirl.train.bank import Bank, embed_batches
+from hirl.runs import metrics
+from hirl.runs.representations import clustered_by
+from hirl.seeds import Stream, mix_seed
+from hirl.signals import Stopped
+from hirl.train.bank import Bank
 from hirl.train.diagnostics import bank_agreement
+from hirl.train.feature_loader import FeatureLoader
 from hirl.train.fork import with_heads
 from hirl.train.joint import Joint, Losses, mean_losses
 from hirl.train.loss_scale import LossScale
+from hirl.train.means import Means
 from hirl.train.observer import Observer, Rates
-from hirl.train.streams import FORWARD, KMEANS, NEGATIVES
+from hirl.train.partners import partner_nodes
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
 AT_ONCE = ("cpu",)  # devices on which a value can be read without a wait for the steps before it
@@ -51,10 +58,6 @@ class NotFinite(Exception):  # noqa: N818
         self.step, self.loss, self.index = step, loss, index
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
-    """The run was asked to stop and has saved its state."""
-
-
 @dataclass
 class Loop:
     """One run of Alg. 2. `fit` goes on from `step`, which `load_state_dict` may have set.
@@ -65,10 +68,10 @@ class Loop:
     fabric: Fabric
     method: Method
     paths: SemanticPaths | None
-    hierarchy: Hierarchy | None
+    hierarchy: ResolvedHierarchy | None
     plan: Plan
-    loader: Loader
-    evaluation_loader: EvaluationLoader  # this process's share of all images, uncropped
+    loader: Loader | FeatureLoader
+    evaluation_loader: EvaluationLoader | PlainFeatures  # this process's share of all images, uncropped
     N: int
     seed: int
     observer: Observer
@@ -83,13 +86,14 @@ class Loop:
     training_tree: dict[str, Tensor] = field(default_factory=dict, init=False)  # the last epoch's, once `finished`
 
     def __post_init__(self) -> None:
-        self.ranks = Ranks(dist.group.WORLD if self.fabric.world_size > 1 else None)
+        self.ranks = ranks.world()
         self.joint = Joint(
-            self.method, self.paths, assign="stored" if self.hierarchy is None else self.hierarchy.assign_or_stored
+            self.method, self.paths, assign="stored" if self.hierarchy is None else self.hierarchy.assign
         )
         groups = [group | {"of": "method"} for group in self.method.param_groups(self.method)]
         if self.paths is not None:
-            groups += [group | {"of": "heads"} for group in self.method.param_groups(self.paths)]
+            heads = self.method.param_groups(self.paths) if self.paths.head_layers else []
+            groups += [group | {"of": "heads"} for group in heads]
         optimiser = self.method.optimiser(groups)
         self.module, self.optimiser = self.fabric.setup(self.joint, optimiser)
         self.loss_scale = LossScale(self.fabric, self.joint, optimiser)
@@ -98,7 +102,8 @@ class Loop:
             momentum = 0.0 if self.hierarchy is None else self.hierarchy.bank_momentum
             self.bank = Bank(self.N, self.method.dim, momentum=momentum)
         self._last_save = time.monotonic()
-        self._sample: list[Tensor] = []
+        self._means = Means()  # of this epoch so far
+        self._sample: list[Tensor] = []  # z⁰ of some batches of this epoch
         self._unchecked: list[tuple[int, Tensor, Tensor]] = []  # step, loss and images since the last check
 
     def fit(self) -> None:
@@ -113,7 +118,7 @@ class Loop:
     def finish(self) -> None:
         """Build the run's final tree over z⁰ of all images, uncropped, by the trained encoder.
 
-        Its leaves are those that z⁰ of the same images gets from `tree.assign` ever after. A run that is killed here
+        From then on `tree.assign` gives z⁰ of the same images the same leaves. A run that is killed here
         has saved its last step, and builds the same tree from it again.
         """
         if self.paths is None:
@@ -130,50 +135,72 @@ class Loop:
         """Train the current epoch, or the rest of it; in stage two it begins with a new tree."""
         self.module.train()
         epoch, done = divmod(self.step, self.plan.steps_per_epoch)
-        if done == 0 and self.hierarchy is not None and epoch >= self.hierarchy.start_for(self.plan.epochs):
+        if done == 0 and self.hierarchy is not None and epoch >= self.hierarchy.start_epoch:
             self._build_tree(epoch)
+        tree = None if self.paths is None else self.paths.tree
+        if isinstance(self.loader, FeatureLoader) and tree is not None:
+            self.loader.restrict_partners(partner_nodes(tree))
         self.loader.set_epoch(epoch, done * self.accumulate)
         waited = self.loader.waited
         for parts in _grouped(self.loader, self.accumulate):
-            losses = self._step(parts)
+            figures = self._step(parts)
             self.step += 1
             images = sum(len(part) for part in parts) * self.fabric.world_size
-            self.observer.on_step(self.step, losses, self._rates, images, self.loader.waited - waited)
+            self.observer.on_step(self.step, figures, self._rates, images, self.loader.waited - waited)
             waited = self.loader.waited
             if self.step % self.plan.steps_per_epoch == 0:
                 break  # `fit` saves, after the report of the epoch: a run continued from before it would leave it out
             self._save_if_due()
         self._check_finite()
-        self.observer.on_epoch_end(epoch, self.step, [z0.cpu() for z0 in self._sample])
+        self.observer.on_epoch_end(epoch, self.step, self._means.take(), [z0.cpu() for z0 in self._sample])
         self._sample = []
 
     def _build_tree(self, epoch: int) -> None:
         """Build the tree of this epoch, or after the last one the final tree, over all readable images."""
         assert self.paths is not None
+        assert self.hierarchy is not None
         start = time.perf_counter()
-        progress = self.observer.on_tree_start(epoch)
+        report = self.observer.on_tree_start(epoch)
+
+        def progress(*figures: int) -> None:
+            self._stop_before_tree()
+            if report is not None:
+                report(*figures)
+
         final = epoch == self.plan.epochs
         index, features = self._embed_all() if final else self._features()
         features = features.to(self.fabric.device)
         rows: dict[str, Any] = {"index": index, "images": self.N, "group": self.ranks.group}
-        seed = mix_seed(self.seed, KMEANS, epoch)
+        seed = mix_seed(self.seed, Stream.KMEANS, epoch)
         embedded = time.perf_counter()
         try:
-            tree = self.paths.refresh(features, seed=seed, progress=progress, anew=final, **rows)
+            if final or self.hierarchy.rebuild or self.paths.tree is None:
+                tree = self.paths.refresh(features, seed=seed, progress=progress, anew=final, **rows)
+            else:
+                tree = self.paths.follow(features, index=index, group=self.ranks.group)
         except ValueError as error:
-            if not final:
+            if not (final or isinstance(error, TooFewDirections)):  # which an encoder may recover from
                 raise
-            warnings.warn(f"the final tree keeps the prototypes of the last epoch: {error}", stacklevel=2)
+            tree_kept = self.paths.tree is not None
+            if self.fabric.is_global_zero:
+                name = "the finished run" if final else f"epoch {epoch + 1}"
+                kept = "keeps the prototypes of the last tree" if tree_kept else "has no tree"
+                warnings.warn(f"{name} {kept}: {error}", stacklevel=2)
+            if not (final and tree_kept):
+                return
         if final:  # whatever the builder: a later look at the same images gives the same leaves
             tree = self.paths.reassign(features, **rows)
-        seconds = {"features": embedded - start, "kmeans": time.perf_counter() - embedded}
+        seconds = {
+            metrics.SECONDS_FEATURES.name: embedded - start,
+            metrics.SECONDS_KMEANS.name: time.perf_counter() - embedded,
+        }
         if self.fabric.is_global_zero:
             self.save_tree(tree)
         agreement = {}
         if self.bank is not None and not final:
             compared = time.perf_counter()
             agreement = bank_agreement(tree, self.method, self.evaluation_loader, self.ranks)
-            seconds["agreement"] = time.perf_counter() - compared
+            seconds[metrics.SECONDS_AGREEMENT.name] = time.perf_counter() - compared
         self.observer.on_tree_built(epoch, seconds, tree, agreement)
 
     def _features(self) -> tuple[Tensor, Tensor]:
@@ -186,22 +213,31 @@ class Loop:
 
     def _embed_all(self) -> tuple[Tensor, Tensor]:
         """Return this process's share (n,) of all readable images and their z⁰ (n, D), uncropped and in eval mode."""
-        return embed_batches(self.method, self.evaluation_loader)
+        return collected_outputs(self.method, self.evaluation_loader, apply=self._embed)
 
-    def _step(self, parts: list[Batch]) -> Losses:
-        """Take one step and return the losses of its batch, over all parts and processes.
+    def _embed(self, images: Tensor) -> Tensor:
+        self._stop_before_tree()
+        return clustered_by(self.method, self.paths)(images)
+
+    def _stop_before_tree(self) -> None:
+        """A tree is built after a step that has been saved: one process can stop there at once."""
+        if self.ranks.size == 1 and self.should_stop():
+            raise Stopped
+
+    def _step(self, parts: list[Batch]) -> dict[str, Tensor]:
+        """Take one step and return the figures of its batch, over all parts and processes.
 
         A step whose gradients overflow in half precision changes nothing but the scale of the next loss.
         """
         # Drop path and the like draw from torch's global generator.
-        torch.manual_seed(mix_seed(self.seed, FORWARD, self.step))
+        torch.manual_seed(mix_seed(self.seed, Stream.FORWARD, self.step))
         self._rates: Rates = {**self._set_rates(), **self.loss_scale.figures()}
         self.loss_scale.begin()
         found: list[Losses] = []
         diagnose = self.step % max(1, self.plan.steps_per_epoch // DIAGNOSED) == 0
         for place, part in enumerate(parts):
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(parts)):
-                seed = mix_seed(self.seed, NEGATIVES, self.step, place)
+                seed = mix_seed(self.seed, Stream.NEGATIVES, self.step, place)
                 losses = self.module(part.views, part.masks, part.index, self.step, seed, diagnose=diagnose)
                 self._unchecked.append((self.step, losses.total.detach(), part.index))
                 # Before the update, so that no weight is touched; a GPU is not made to wait at every step.
@@ -224,10 +260,25 @@ class Loop:
             self.method.skip_step()
             self.loss_scale.skip()
         self.optimiser.zero_grad()
-        mean = mean_losses(found, self.ranks)
+        losses = mean_losses(found, self.ranks)
+        figures = self._figures(losses, taken)
+        self._means.add(figures | losses.diagnostics)
+        return figures
+
+    def _figures(self, losses: Losses, taken: bool) -> dict[str, Tensor]:
+        """Return the figures of a step, by metric: its losses and what the method reports."""
+        clash = next(filter(metrics.is_reserved, losses.logs), None)
+        if clash is not None:
+            raise ValueError(
+                f"the logs of {type(self.method).__name__} have a figure {clash!r}, but must have names other than "
+                "those of hirl's own figures (hirl.runs.metrics)"
+            )
+        figures = {metrics.LOSS_IMAGE.name: losses.image, **losses.logs}
+        if self.paths is not None and self.paths.tree is not None:
+            figures |= {metrics.LOSS_SPD.name: losses.spd, metrics.LOSS_JOINT.name: losses.total}
         if self.loss_scale.scaler is not None:
-            mean.logs["skipped"] = mean.total.new_tensor(float(not taken))
-        return mean
+            figures[metrics.SKIPPED.name] = losses.total.new_tensor(float(not taken))
+        return figures
 
     def _keep_features(self, parts: list[Batch], found: list[Losses]) -> None:
         """Put z⁰ of a step's images into the bank, and some of an epoch's into its sample."""
@@ -255,7 +306,7 @@ class Loop:
         for group in self.optimiser.param_groups:
             group["lr"] = (peak if group.get("fixed_lr") else rates.lr) * group.get("lr_scale", 1.0)
             group["weight_decay"] = rates.weight_decay * group.get("wd_scale", 1.0)
-        return {"lr": rates.lr, "weight_decay": rates.weight_decay}
+        return {metrics.LR.name: rates.lr, metrics.WEIGHT_DECAY.name: rates.weight_decay}
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything a step changes, and the plan and levels it was made with; the same on every process."""
@@ -269,6 +320,8 @@ class Loop:
             "optimiser": self.optimiser.state_dict(),
             "loss_scale": self.loss_scale.state_dict(),
             "bank": {} if self.bank is None else self.bank.state_dict(self.ranks),
+            "means": self._means.state_dict(),
+            "sample": [z0.cpu() for z0 in self._sample],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -276,21 +329,24 @@ class Loop:
 
         `plan` and `levels` are for readers of the checkpoint: a loop is built with its own.
         """
-        if self.paths is not None and state.get("levels", self.paths.levels) is None:  # not in older checkpoints
+        if self.paths is not None and state["levels"] is None:  # of a baseline
             state = with_heads(state, self.state_dict())
         if self.keep_bank and not state["bank"]:  # the run began without one: it cannot be made up
             self.bank = None
         self.joint.load_state_dict(state["joint"])
         self.optimiser.load_state_dict(state["optimiser"])
-        self.loss_scale.load_state_dict(state.get("loss_scale", {}))
+        self.loss_scale.load_state_dict(state["loss_scale"])
         if self.bank is not None:
             self.bank.load_state_dict(state["bank"], self.ranks)
+        self._means.load_state_dict(state["means"], self.fabric.device)
+        self._sample = list(state["sample"])
         self.step = state["step"]
-        self.finished = state.get("finished", False)
-        self.training_tree = state.get("training_tree", {})
+        self.finished = state["finished"]
+        self.training_tree = state["training_tree"]
 
     def _save_if_due(self) -> None:
-        if self.ranks.size > 1 and self.step % SYNC_EVERY:  # processes agree by a message, so not after every step
+        waits = self.ranks.size > 1 and self.fabric.device.type not in AT_ONCE
+        if waits and self.step % SYNC_EVERY:  # processes agree by a message, so not after every step
             return
         stop = self._agreed(self.should_stop())
         if stop or self._agreed(time.monotonic() - self._last_save > self.save_every):

@@ -13,6 +13,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from hirl.runs.metrics import LOSS_SCALE
+
 
 class LossScale:
     """Of the precision that a Fabric was launched with; in any other than 16-mixed nothing is scaled or skipped."""
@@ -52,12 +54,12 @@ class LossScale:
         if self.scaler is None:
             return {}
         scale = self.scaler._get_scale_async()  # None before the first step
-        return {"loss_scale": torch.tensor(self.scaler.get_scale()) if scale is None else scale.clone()}
+        return {LOSS_SCALE.name: torch.tensor(self.scaler.get_scale()) if scale is None else scale.clone()}
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.scaler is None else self.scaler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state; an empty one, of another precision or an earlier version, leaves the scale at its start."""
+        """Restore a state; an empty one, of another precision, leaves the scale at its start."""
         if self.scaler is not None and state:
             self.scaler.load_state_dict(state)

@@ -1,15 +1,19 @@
-"""Whether a run fits into memory, asked before its first step: an estimate, and the options that would fit."""
+"""Whether a run fits into memory, estimated before its first step, and the options that help if it does not."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from hirl.methods.base import Method, Plan
+from hirl.methods.parts.set_size import power_of_two
 from hirl.train.machine import Machine, size_text
 
 PROCESS = 900e6  # bytes of Python with PyTorch and the other libraries
@@ -65,7 +69,10 @@ def _activations(method: Method, plan: Plan, images: int) -> float | None:
         while count <= images:
             trial = copy.deepcopy(method).train()
             crops = [torch.rand(count, plan.channels, view.size, view.size) for view in views]
-            masks: list[Tensor | None] = [None] * len(views)
+            masks = [
+                None if view.mask is None else view.mask.draw(view.size, 0, 0, np.arange(count), number)
+                for number, view in enumerate(views)
+            ]
             own = {weight.untyped_storage().data_ptr() for weight in trial.parameters()}
             stored: dict[int, int] = {}
 
@@ -91,7 +98,7 @@ def check_memory(need: Need, machine: Machine, *, batch_size: int, accumulate: i
         return None
     of = f"the run needs about {size_text(need.total)} of memory, and {size_text(machine.free)} are free"
     room = WARN * machine.free - need.fixed
-    fitting = _power_of_two(room / need.per_image) if room > 0 else 0
+    fitting = power_of_two(room / need.per_image) if room >= need.per_image else 0
     if fitting >= 2:
         parts = -(-need.images // fitting)
         while batch_size % (parts * accumulate):
@@ -106,9 +113,19 @@ def check_memory(need: Need, machine: Machine, *, batch_size: int, accumulate: i
     return f"{of}; if that is not enough: {advice}"
 
 
-def _power_of_two(value: float) -> int:
-    return 1 << (int(value).bit_length() - 1) if value >= 1 else 0
-
-
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
+
+
+@contextmanager
+def memory_advice() -> Iterator[None]:
+    """Turn running out of memory into a ValueError that says which options help."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise ValueError(
+            "out of memory: use a smaller batch_size, split the batch with accumulate, a smaller image_size or "
+            "backbone, or precision bf16-mixed"
+        ) from error

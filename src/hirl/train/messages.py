@@ -7,15 +7,15 @@ from typing import Any
 from lightning_fabric import Fabric
 from torch import nn
 
-from hirl.backbones import width
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.image_set import ImageSet
+from hirl.encoders.backbones import width
 from hirl.files import atomic_write
-from hirl.hierarchy.settings import Hierarchy
-from hirl.methods.base import Method, Plan
+from hirl.methods.base import Plan
+from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
-from hirl.runs.folder import Run
 from hirl.train.loop import NotFinite
+from hirl.train.settings import Settings
 
 MANY_LEFT_OUT = 0.1  # share of the images
 
@@ -27,22 +27,22 @@ def announce(fabric: Fabric, run: Run, message: str) -> None:
         print(message, flush=True)
 
 
-def resolved_settings(method: Method, hierarchy: Hierarchy | None, plan: Plan, N: int) -> dict[str, Any]:
-    """What the settings of a run come to, for N images."""
+def resolved_settings(settings: Settings, plan: Plan) -> dict[str, Any]:
+    """What the settings of a run come to."""
     resolved: dict[str, Any] = {
-        "peak_lr": method.peak_lr,
+        "peak_lr": settings.method.peak_lr,
         "image_size": plan.image_size,
         "steps_per_epoch": plan.steps_per_epoch,
     }
+    hierarchy = settings.hierarchy
     if hierarchy is not None:
-        resolved |= {"levels": list(hierarchy.levels_for(N)), "start_epoch": hierarchy.start_for(plan.epochs)}
+        resolved |= {"levels": list(hierarchy.levels), "start_epoch": hierarchy.start_epoch}
     return resolved
 
 
-def plan_summary(
-    run: Run, images: ImageSet, method: Method, hierarchy: Hierarchy | None, plan: Plan, start: int
-) -> str:
+def plan_summary(run: Run, images: ImageSet, settings: Settings, plan: Plan, start: int) -> str:
     """Describe a run that starts, or continues at step `start`."""
+    method, hierarchy = settings.method, settings.hierarchy
     lines = [
         f"{run.folder}: {type(method).__name__} on {len(images):,} images of {images.name}",
         f"{plan.epochs} epochs of {plan.steps_per_epoch} steps; per step {plan.batch_size} images of "
@@ -58,10 +58,9 @@ def plan_summary(
     if hierarchy is None:
         lines.append("baseline: no hierarchy")
     else:
-        levels = hierarchy.levels_for(len(images))
-        sizes = ", ".join(f"{size:,}" for size in levels)
-        first = hierarchy.start_for(plan.epochs)
-        lines.append(f"hierarchy of {sizes} prototypes; the first tree is built after epoch {first}")
+        sizes = ", ".join(f"{size:,}" for size in hierarchy.levels)
+        first = f"after epoch {hierarchy.start_epoch}" if hierarchy.start_epoch else "before the first epoch"
+        lines.append(f"hierarchy of {sizes} prototypes; the first tree is built {first}")
     if start:
         lines.append(f"continues at step {start} of {plan.steps}")
     return "\n".join(lines)

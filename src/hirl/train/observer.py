@@ -9,7 +9,6 @@ from torch import Tensor
 
 from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.tree import PrototypeTree
-from hirl.train.joint import Losses
 
 Rates: TypeAlias = "Mapping[str, float | Tensor]"  # tensors are on the device: reading one makes a GPU wait
 
@@ -17,8 +16,8 @@ Rates: TypeAlias = "Mapping[str, float | Tensor]"  # tensors are on the device: 
 class Observer(Protocol):
     """Called by the loop. Epochs and steps count from 0; `step` is the number of steps done so far."""
 
-    def on_step(self, step: int, losses: Losses, rates: Rates, images: int, data_seconds: float) -> None:
-        """After each step: its losses and learning rates, its images over all processes, the time spent on data."""
+    def on_step(self, step: int, figures: Mapping[str, Tensor], rates: Rates, images: int, data_seconds: float) -> None:
+        """After each step: its figures and learning rates, its images over all processes, the time spent on data."""
 
     def on_tree_start(self, epoch: int) -> TreeProgress | None:
         """Before a tree is built for an epoch. Return a callback for the builder's progress, or None."""
@@ -28,11 +27,12 @@ class Observer(Protocol):
     ) -> None:
         """After a tree was built for an epoch, or after the last one for the finished run.
 
-        `seconds` that the features, the clustering and the comparison took; `agreement` of the bank with clean images.
+        `seconds` that the features, the clustering and the comparison took, by metric; `agreement` of the bank with
+        clean images.
         """
 
-    def on_epoch_end(self, epoch: int, step: int, sample: list[Tensor]) -> None:
-        """After the last step of an epoch: z⁰ of some of its batches, each (B, D)."""
+    def on_epoch_end(self, epoch: int, step: int, means: dict[str, float], sample: list[Tensor]) -> None:
+        """After the last step of an epoch: the means of its steps' figures, and z⁰ of some of its batches (B, D)."""
 
 
 class SilentObserver:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +13,12 @@ from hirl.data.loader import EvaluationLoader
 from hirl.data.sources import in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import usual_name
-from hirl.data.views.render import Normalisation, is_batched
+from hirl.features.forward_pass import collected_outputs
+from hirl.features.view_cache import PlainFeatures
 from hirl.methods.base import Method, Plan
+from hirl.metrics.agreement import majority_share
 from hirl.metrics.knn import fitting_ks, knn_accuracy
-from hirl.metrics.majority import majority_share
+from hirl.runs.metrics import KNN_TRAIN, KNN_VAL, MAJORITY_TRAIN, MAJORITY_VAL
 
 QUERY_EVERY = 5  # without a val split, every fifth training image is a query and the others are the gallery
 MOST_IMAGES = 10_000  # of the gallery and the queries together
@@ -31,8 +34,9 @@ class KnnAccuracy:
 
     def figures(self) -> dict[str, float]:
         """The figures by their names in metrics.jsonl."""
-        found = {f"knn_{self.part}_level_{level}": accuracy for level, accuracy in enumerate(self.accuracies)}
-        return found | {f"majority_{self.part}_level_{level}": share for level, share in enumerate(self.majorities)}
+        knn, majority = (KNN_VAL, MAJORITY_VAL) if self.part == "val" else (KNN_TRAIN, MAJORITY_TRAIN)
+        found = {knn.at(level): accuracy for level, accuracy in enumerate(self.accuracies)}
+        return found | {majority.at(level): share for level, share in enumerate(self.majorities)}
 
     def __str__(self) -> str:
         queries = "val images" if self.part == "val" else "a fifth of the training images"
@@ -59,18 +63,15 @@ class OnlineKnn:
         *,
         val: ImageSet | None,
         every: int,
-        normalisation: Normalisation,
-        device: torch.device,
-        workers: int | None = None,
+        open_loader: Callable[[ImageSet, int], EvaluationLoader | PlainFeatures],
     ) -> None:
+        """`open_loader` gives every n-th of some images: folders come class by class."""
         assert images.labels is not None
         self.method, self.every, self.epochs = method, every, plan.epochs
         self.images, self.val = images, val
-        reading: dict[str, Any] = {"size": plan.image_size, "device": device, "workers": workers}
-        reading |= {"mean": normalisation.mean, "std": normalisation.std}
         share = MOST_IMAGES if val is None else MOST_IMAGES - MOST_IMAGES // QUERY_EVERY
-        self.loader = _strided(images, share, reading)
-        self.val_loader = None if val is None else _strided(val, MOST_IMAGES - share, reading)
+        self.loader = open_loader(images, -(-len(images) // share))
+        self.val_loader = None if val is None else open_loader(val, -(-len(val) // (MOST_IMAGES - share)))
 
     def __call__(self, epoch: int) -> KnnAccuracy | None:
         """Return the accuracies, or None in epochs that are not evaluated."""
@@ -88,19 +89,11 @@ class OnlineKnn:
         majorities = [majority_share(truth[:, level]) for level in range(truth.shape[1])]
         return KnnAccuracy("train" if self.val is None else "val", accuracies.tolist(), majorities)
 
-    @torch.no_grad()
-    def _features(self, loader: EvaluationLoader, images: ImageSet) -> tuple[Tensor, Tensor]:
+    def _features(self, loader: EvaluationLoader | PlainFeatures, images: ImageSet) -> tuple[Tensor, Tensor]:
         """Features (n, width) and labels (n, levels) of the readable images of a loader."""
         assert images.labels is not None
-        encoder = self.method.encoder
-        training = encoder.training
-        encoder.eval()
-        features, index = [], []
-        for batch in loader:
-            features.append(encoder(batch.views[0]).float().cpu()[batch.readable])
-            index.append(batch.index.cpu()[batch.readable])
-        encoder.train(training)
-        return torch.cat(features), images.labels[torch.cat(index)]
+        index, features = collected_outputs(self.method.encoder, loader)
+        return features, images.labels[index]
 
 
 def open_val(data: Any, split: str | None, images: ImageSet) -> ImageSet | None:
@@ -117,10 +110,3 @@ def open_val(data: Any, split: str | None, images: ImageSet) -> ImageSet | None:
         return None
     same = val.label_names == images.label_names and val.path(0) != images.path(0)
     return val if val.labels is not None and same else None
-
-
-def _strided(images: ImageSet, most: int, reading: dict[str, Any]) -> EvaluationLoader:
-    """Every n-th image, since folders come class by class; the loader deals them as to one of n ranks."""
-    if is_batched(images):  # the val images may be where the training images, for which `workers` was given, are not
-        reading = reading | {"workers": None}
-    return EvaluationLoader(images, world_size=-(-len(images) // most), **reading)

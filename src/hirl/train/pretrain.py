@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Collection
 from typing import Any, Literal
 
 from hirl.config import to_plain
-from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import Skipped, open_images
 from hirl.data.sources.image_list import full_path, path_of
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.sources.memory import in_memory
-from hirl.data.views.render import Normalisation
+from hirl.data.sources.images_in_memory import in_memory
 from hirl.hierarchy.settings import Hierarchy
-from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan
+from hirl.processes import Precision, launch
+from hirl.run import Run
 from hirl.runs.checkpoint import save_checkpoint
 from hirl.runs.continuing import state_to_fork
-from hirl.runs.folder import Run
 from hirl.runs.images_file import OpenedImages
-from hirl.runs.stored import is_complete
+from hirl.runs.stored import is_complete, write_encoder
+from hirl.signals import Stopped, stop_signals
+from hirl.train import setup
+from hirl.train.feature_loader import FeatureLoader
 from hirl.train.fork import copy_reports, lost_forks
-from hirl.train.loop import Loop, NotFinite, Stopped
+from hirl.train.loop import Loop, NotFinite
+from hirl.train.memory import memory_advice
 from hirl.train.messages import announce, failure_message, plan_summary, resolved_settings
-from hirl.train.processes import Precision, launch, memory_advice
-from hirl.train.settings import settle
-from hirl.train.setup import (
-    SharedFailure,
-    build_method,
-    build_paths,
-    check_arguments,
-    check_fork,
-    check_image_count,
-    default_folder,
-    load_state,
-    memory_warning,
-    open_folder,
-    open_observer,
-    resolve_hierarchy,
-    resolve_method,
-)
-from hirl.train.signals import stop_signals
+from hirl.train.settings import Settings, default_neighbours, resolve
+from hirl.train.start import compare_start, find_start, open_start, write_start
 
 
 def pretrain(
@@ -70,7 +55,9 @@ def pretrain(
     knn_every: int = 10,
     checkpoint_minutes: float = 10.0,
     keep_every: int = 0,
-    init_from: str | None = None,
+    encoder: str | None = "auto",
+    cached_views: int = 6,
+    neighbours: float | None = None,
     stage_one: str | os.PathLike[str] | None = None,
     fork_at: tuple[int, ...] = (),
     wandb: str | None = None,
@@ -79,8 +66,8 @@ def pretrain(
 
     Args:
         data: A folder of images, or anything else that `hirl.data.open_images` accepts.
-        method: DINO, IBOT, MoCoV2, MoCoV3, SimSiam, SwAV, or a class of your own. By default MoCoV2. A class without
-            arguments gets those that suit the images and the machine; they are printed.
+        method: A method of hirl, such as DINO, or a class of your own. By default MoCoV2. A class without arguments
+            gets those that suit the images and the machine; they are printed.
         hierarchy: HIRL's settings; null for the baseline.
         out: Run folder; by default runs/DATA-METHOD-ARM-SEED. The same call continues an unfinished run in it.
         epochs: Number of passes over the images; by default chosen to suit them, or 100 with a method's own arguments.
@@ -102,107 +89,134 @@ def pretrain(
         knn_every: Epochs between KNN evaluations of labelled images, on the val split if there is one; 0 for never.
         checkpoint_minutes: Minutes between checkpoints within an epoch; there is always one at its end.
         keep_every: Epochs between checkpoints that are kept in the folder checkpoints; 0 for none.
-        init_from: Run folder or encoder file whose weights the encoder starts from; they must match exactly.
+        encoder: The encoder to start from: a run folder, an encoder file or a name; null for random weights. A method
+            with its own arguments trains all of it, and the weights must match its backbone. Without such arguments,
+            the encoder stays frozen, and an adapter on its features is trained. "auto" is the embedded encoder for
+            colour images if the arguments are chosen of a method with a recipe in adapt/, else null.
+        cached_views: With a frozen encoder, the views of each image whose features are computed once; epochs draw from
+            them.
+        neighbours: With a frozen encoder, the share of images that are paired with a view of one of their nearest
+            images instead of another view of their own; with a hierarchy, one of the same node of the tree. By default
+            0.5 with a frozen encoder and a hierarchy without heads, else 0.
         stage_one: Run folder of the baseline with the same settings and seed. HIRL starts from its state of epoch T₁,
             kept by `fork_at`, and ends in the same bits as if it had trained stage one itself.
         fork_at: Epochs after which a baseline keeps its state for HIRL runs to start from.
         wandb: Weights & Biases project to report to, in addition to metrics.jsonl and TensorBoard.
     """
-    # Check the arguments and open the data
-    wanted, hierarchy = resolve_method(method), resolve_hierarchy(hierarchy)
-    numbers: dict[str, Any] = {"epochs": epochs, "seed": seed, "image_size": image_size, "keep_every": keep_every}
-    check_arguments(batch_size=batch_size, accumulate=accumulate, **numbers)
+    # What is asked for, and the images
+    wanted, hierarchy = setup.find_method(method), setup.as_hierarchy(hierarchy)
+    numbers = {"epochs": epochs, "seed": seed, "image_size": image_size, "keep_every": keep_every}
+    setup.check_numbers(batch_size, accumulate, **numbers, devices=None if devices == "auto" else devices)
     skipped = Skipped()
     found = open_images(data, split=split, channels=channels)
     images = in_memory(found, strict=strict, skipped=skipped)
-    data_name = os.fspath(data) if isinstance(data, str | os.PathLike) else images.name
-    run = Run(default_folder(data_name, wanted, hierarchy, seed) if out is None else out)
-
-    # Resolve the settings; the run folder keeps those that decide the result
-    wished: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "image_size": image_size}
-    settings = settle(run, images, wanted, hierarchy, accelerator=accelerator, skipped=skipped, **wished)
-    method, hierarchy, epochs = settings.method, settings.hierarchy, settings.epochs
-    batch_size, size = settings.batch_size, settings.image_size
-    check_arguments(batch_size=batch_size, accumulate=accumulate)
-    check_ranges(method)
-    check_fork(hierarchy, epochs=epochs, stage_one=stage_one, fork_at=fork_at)
-    check_image_count(images, hierarchy, batch_size=batch_size, epochs=epochs)
-    path = path_of(data)
-    config = {
-        "data": data_name if path is None else full_path(path),
-        "method": method,
-        "hierarchy": None if hierarchy is None else hierarchy.resolved(len(images), epochs),
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "image_size": size,
-        "seed": seed,
-        "split": split,
-        "channels": channels,
-        "mean": mean,
-        "std": std,
-        "precision": precision,
-        "accumulate": accumulate,
-        "init_from": init_from,
-    }
-    fabric = launch(accelerator=accelerator, devices=devices, nodes=nodes, precision=precision)
     source = OpenedImages(data, found, hashes=images.pixels is not None)
-    with open_folder(fabric, run, to_plain(config), source) as state:
+    path = path_of(data)
+    data_name = os.fspath(data) if isinstance(data, str | os.PathLike) else images.name
+    run = Run(setup.default_folder(data_name, wanted, hierarchy, seed) if out is None else out)
+
+    # The encoder to start from, and the settings, resolved once; config.yaml keeps them
+    encoder = find_start(encoder, wanted, channels, run)
+    start = None if encoder is None else open_start(encoder, wanted, channels)
+    if start is not None:
+        mean, std = mean or start.mean, std or start.std
+    chosen, resolved, summary = resolve(
+        run,
+        images,
+        wanted,
+        hierarchy,
+        start,
+        epochs=epochs,
+        batch_size=batch_size,
+        image_size=image_size,
+        accelerator=accelerator,
+        skipped=skipped,
+    )
+    settings = Settings(
+        data=data_name if path is None else full_path(path),
+        method=chosen.method,
+        hierarchy=resolved,
+        epochs=chosen.epochs,
+        batch_size=chosen.batch_size,
+        image_size=chosen.image_size,
+        seed=seed,
+        split=split,
+        channels=channels,
+        mean=mean,
+        std=std,
+        precision=precision,
+        accumulate=accumulate,
+        encoder=encoder,
+        cached_views=cached_views,
+        neighbours=default_neighbours(chosen.method, resolved) if neighbours is None else neighbours,
+    )
+    setup.check_settings(settings, images, stage_one=stage_one, fork_at=fork_at)
+
+    fabric = launch(accelerator, devices=devices, nodes=nodes, precision=precision)
+    with setup.claim_folder(fabric, run, to_plain(settings), source) as state:
         if missing := lost_forks(run, state, fork_at):
             announce(fabric, run, f"warning: {missing}")
         if is_complete(run):
-            announce(fabric, run, f"{run.folder} is finished: all {epochs} epochs are done")
+            announce(fabric, run, f"{run.folder} is finished: all {settings.epochs} epochs are done")
             return run
-
-        if settings.summary:
-            announce(fabric, run, settings.summary)
-
-        # Build the loaders, the networks and the heads
-        reading: dict[str, Any] = {
-            "rank": fabric.global_rank,
-            "world_size": fabric.world_size,
-            "device": fabric.device,
-            "workers": workers,
-            "strict": strict,
-            "skipped": skipped,
-            "mean": mean,
-            "std": std,
-        }
-        loader = Loader(images, method.views(size), batch_size=batch_size // accumulate, seed=seed, **reading)
-        evaluation_loader = EvaluationLoader(images, size=size, **reading)
-        plan = Plan(epochs, len(loader) // accumulate, batch_size, size, channels)
-        build_method(method, plan, seed=seed, init_from=init_from, compile_networks=compile)
-        paths = build_paths(hierarchy, method.dim, len(images), seed=seed)
+        if summary:
+            announce(fabric, run, summary)
+        if start is not None:
+            announce(
+                fabric, run, f"starts from {start.name}: {start.provenance or 'weights of a run or a file of hirl'}"
+            )
+            if chosen.method.is_adapted and fabric.is_global_zero:
+                write_start(run, start, chosen.image_size)
+        parts = setup.build(
+            fabric,
+            settings,
+            images,
+            start=start,
+            workers=workers,
+            strict=strict,
+            skipped=skipped,
+            compile_networks=compile,
+        )
 
         # Continue from the last checkpoint, if there is one, or start from a baseline's stage one
         base = None if stage_one is None or state is not None else Run(stage_one)
         if base is not None:
-            state = state_to_fork(base, to_plain(config), source)
-        start = 0 if state is None else int(state["step"])
+            state = state_to_fork(base, to_plain(settings), source)
+        first = 0 if state is None else int(state["step"])
         if fabric.is_global_zero:
-            run.forget_after(start, final_tree=state is not None and state.get("finished", False))
-            run.add_resolved(resolved_settings(method, hierarchy, plan, len(images)))
-        announce(fabric, run, plan_summary(run, images, method, hierarchy, plan, start))
-        at_once: dict[str, Any] = {"workers": loader.workers, "accumulate": accumulate, "precision": precision}
-        if (warning := memory_warning(fabric, method, plan, N=len(images), **at_once)) is not None:
+            run.forget_after(first, final_tree=state is not None and state["finished"])
+            run.add_resolved(resolved_settings(settings, parts.plan))
+        announce(fabric, run, plan_summary(run, images, settings, parts.plan, first))
+        if (warning := setup.memory_warning(fabric, settings, parts, N=len(images))) is not None:
             announce(fabric, run, f"warning: {warning}")
 
         # Train
-        reporting: dict[str, Any] = {"start": start, "knn_every": knn_every, "wandb": wandb}
-        reporting |= {"data": data, "split": split, "workers": workers}
-        opened = open_observer(fabric, run, images, method, plan, loader.normalisation, **reporting)
-        with stop_signals() as should_stop, opened as observer:
+        observed = setup.open_observer(
+            fabric,
+            run,
+            images,
+            settings,
+            parts,
+            first,
+            encoder=start,
+            data=data,
+            knn_every=knn_every,
+            workers=workers,
+            wandb=wandb,
+        )
+        with observed as observer, stop_signals() as should_stop:
             loop = Loop(
                 fabric=fabric,
-                method=method,
-                paths=paths,
-                hierarchy=hierarchy,
-                plan=plan,
-                loader=loader,
-                evaluation_loader=evaluation_loader,
+                method=settings.method,
+                paths=parts.paths,
+                hierarchy=settings.hierarchy,
+                plan=parts.plan,
+                loader=parts.loader,
+                evaluation_loader=parts.evaluation_loader,
                 N=len(images),
                 seed=seed,
                 observer=observer,
-                save_state=lambda state: _save(run, state, plan, keep_every, fork_at),
+                save_state=lambda state: _save(run, state, parts.plan, keep_every, fork_at),
                 save_tree=lambda tree: tree.save(run.tree_file),
                 accumulate=accumulate,
                 keep_bank=bool(fork_at),
@@ -210,18 +224,20 @@ def pretrain(
                 should_stop=should_stop,
             )
             if state is not None:
-                load_state(loop, state, run)
+                setup.load_state(loop, state, run)
             if base is not None:
                 loop.save()  # before the reports, which are those of a run that has a state to continue from
                 if fabric.is_global_zero:
-                    copy_reports(base, run, start)
-                    announce(
-                        fabric, run, f"stage one up to epoch {start // plan.steps_per_epoch} is that of {base.folder}"
-                    )
+                    copy_reports(base, run, first)
+                epoch = first // parts.plan.steps_per_epoch
+                announce(fabric, run, f"stage one up to epoch {epoch} is that of {base.folder}")
             with memory_advice():
                 _fit(loop, run, images, skipped)
             if fabric.is_global_zero:
-                _finish(run, method, plan, loader.normalisation)
+                write_encoder(run, settings.method, parts.loader.normalisation)
+                if isinstance(parts.loader, FeatureLoader):
+                    announce(fabric, run, compare_start(run, settings, parts.loader.cached, images))
+                run.report({"step": parts.plan.steps, "epoch": parts.plan.epochs, "finished": True})
                 announce(fabric, run, f"Done. Inspect with: hirl show {run.folder}")
         fabric.barrier()
     return run
@@ -233,12 +249,13 @@ def _fit(loop: Loop, run: Run, images: ImageSet, skipped: Skipped) -> None:
         loop.fit()
     except NotFinite as error:
         if not loop.fabric.is_global_zero:
-            raise SharedFailure from error
+            raise setup.SharedFailure from error
         message = failure_message(error, run, images, loop.plan)
         run.log(message)
-        raise SharedFailure(message) from error
+        raise setup.SharedFailure(message) from error
     except Stopped:
         announce(loop.fabric, run, f"stopped at step {loop.step} of {loop.plan.steps}; the same command continues")
+        loop.fabric.barrier()  # whoever sees another process end may stop the first one
         raise
     finally:
         if loop.fabric.is_global_zero and len(skipped):
@@ -260,10 +277,3 @@ def _save(run: Run, state: dict[str, Any], plan: Plan, keep_every: int, fork_at:
     save_checkpoint(run.checkpoint_file, state)
     if not run.saved:
         run.report({"step": state["step"], "epoch": state["step"] / plan.steps_per_epoch, "saved": True})
-
-
-def _finish(run: Run, method: Method, plan: Plan, normalisation: Normalisation) -> None:
-    """Save the encoder and mark the run as finished."""
-    about = {"backbone": method.backbone, "backbone_args": method.encoder_args, "image_size": plan.image_size}
-    run.save_encoder(method.encoder, about | dataclasses.asdict(normalisation))
-    run.report({"step": plan.steps, "epoch": plan.epochs, "finished": True})

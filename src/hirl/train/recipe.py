@@ -18,7 +18,7 @@ def recipe(name: str | os.PathLike[str], *, classes: Collection[type] = ()) -> d
         classes: Methods and other classes outside hirl that the file names.
     """
     from hirl.config.classes import known_classes  # here, as the public names must load quickly
-    from hirl.config.load import load
+    from hirl.config.parser import load
     from hirl.methods.base import Method
     from hirl.train.pretrain import pretrain
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
@@ -17,10 +16,11 @@ from hirl.files import atomic_write
 from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
-from hirl.runs.folder import Run
+from hirl.run import Run
+from hirl.runs.metrics import IMAGES_PER_SECOND, LOSS_IMAGE, LOSS_SPD, RECENT, SECONDS_EPOCH, WAITING_FOR_DATA
 from hirl.train.health import Health, check_loss, check_representations, check_tree
-from hirl.train.joint import Losses
 from hirl.train.machine import size_text, used_memory
+from hirl.train.means import Means
 from hirl.train.observer import Rates
 from hirl.train.online_knn import KnnAccuracy
 from hirl.train.tree_figures import TreeFigures
@@ -75,57 +75,32 @@ class Reporter:
         self._warm = self._announced = False
         # None if an earlier process began the epoch: the time taken here would be that of a part of it.
         self._epoch_start = None if start % plan.steps_per_epoch else time.monotonic()
-        self._clear_sums()
-        self._last_figures: dict[str, float] = {}
-        self._diagnostics: list[dict[str, Tensor]] = []  # of the steps of this epoch that have them
+        self._means = Means()
+        self._recent, self._epoch = _Pace(), _Pace()
 
-    def continue_from(self, tree: PrototypeTree) -> None:
-        """Take the tree of the last checkpoint, which has been reported, as the one before the next."""
-        self.tree_figures.measure(tree)
-
-    def _clear_sums(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._steps, self._images, self._data_seconds, self._since = 0, 0, 0.0, time.monotonic()
-
-    def on_step(self, step: int, losses: Losses, rates: Rates, images: int, data_seconds: float) -> None:
-        named = {"loss_image": losses.image, "loss_spd": losses.spd, **losses.logs}
-        for name, value in named.items():
-            # Summed on the device: reading a value would make every step wait for it.
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
-        if losses.diagnostics:
-            self._diagnostics.append(losses.diagnostics)
+    def on_step(self, step: int, figures: Mapping[str, Tensor], rates: Rates, images: int, data_seconds: float) -> None:
+        self._means.add(figures)
         if not self._warm:  # the first step waits for the first images and warms everything up
             self._warm, self._start_step, self._start_time = True, step, time.monotonic()
-        self._steps += 1
-        self._images += images
-        self._data_seconds += data_seconds
-        last_of_epoch = step % self.plan.steps_per_epoch == 0
-        if time.monotonic() - self._since >= EVERY_SECONDS or last_of_epoch:
+        for pace in (self._recent, self._epoch):
+            pace.add(images, data_seconds)
+        if self._recent.seconds >= EVERY_SECONDS or step % self.plan.steps_per_epoch == 0:
             self._report_steps(step, rates)
 
     def _report_steps(self, step: int, rates: Rates) -> None:
         """Report the means over the steps since the last report."""
-        taken = time.monotonic() - self._since
-        figures = {name: float(value) / self._steps for name, value in self._sums.items()}
-        figures |= {name: float(value) for name, value in rates.items()}
-        figures |= {"images_per_second": self._images / taken, "waiting_for_data": self._data_seconds / taken}
+        means, pace = self._means.take(), self._recent
+        figures = {RECENT + name: mean for name, mean in means.items()}
+        figures |= {name: float(value) for name, value in rates.items()} | pace.figures()
         self._log(step, figures)
-        left = (time.monotonic() - self._start_time) / max(1, step - self._start_step) * (self.plan.steps - step)
-        spd = f"loss_spd {figures['loss_spd']:.4f}, " if figures["loss_spd"] else ""  # 0: there is no tree
-        status = (
-            f"loss_image {figures['loss_image']:.4f}, {spd}"
-            f"{figures['images_per_second']:,.0f} images/s, {figures['waiting_for_data']:.0%} waiting for data"
-        )
+        left = self._seconds_left(step)
         self._announce_duration(step, left)
         epoch = (step - 1) // self.plan.steps_per_epoch + 1
-        self.bar.update(self.task, completed=step, epoch=epoch, status=status, remaining=left)
-        self._last_figures = figures
-        if step % self.plan.steps_per_epoch == 0:
-            line = f"epoch {epoch}/{self.plan.epochs}: {status}, {left / 60:.1f} min left"
-            self.run.log(line)
-            if not self.console.is_terminal:  # there is no bar that shows it
-                self.console.print(line, highlight=False, soft_wrap=True)
-        self._clear_sums()
+        self.bar.update(self.task, completed=step, epoch=epoch, status=_status(means, pace), remaining=left)
+        self._recent = _Pace()
+
+    def _seconds_left(self, step: int) -> float:
+        return (time.monotonic() - self._start_time) / max(1, step - self._start_step) * (self.plan.steps - step)
 
     def _announce_duration(self, step: int, left: float) -> None:
         """Once the first steps have been measured, say how long the run will take and what memory it uses."""
@@ -159,27 +134,32 @@ class Reporter:
         self, epoch: int, seconds: dict[str, float], tree: PrototypeTree, agreement: dict[str, float]
     ) -> None:
         health = check_tree(tree)
-        figures = {f"seconds_{name}": value for name, value in seconds.items()} | health.figures | agreement
+        figures = seconds | health.figures | agreement
         figures |= self.tree_figures.measure(tree, anew=epoch == self.plan.epochs)
         self._log(epoch * self.plan.steps_per_epoch, figures)
         self._warn(health.warnings)
-        self._since = time.monotonic()  # the time of the steps does not include that of the tree
+        self._recent, self._epoch = _Pace(), _Pace()  # the time of the steps does not include that of the tree
 
-    def on_epoch_end(self, epoch: int, step: int, sample: list[Tensor]) -> None:
+    def on_epoch_end(self, epoch: int, step: int, means: dict[str, float], sample: list[Tensor]) -> None:
+        line = f"epoch {epoch + 1}/{self.plan.epochs}: {_status(means, self._epoch)}"
+        line += f", {self._seconds_left(step) / 60:.1f} min left"
+        self.run.log(line)
+        if not self.console.is_terminal:  # there is no bar that shows it
+            self.console.print(line, highlight=False, soft_wrap=True)
         health = check_representations(sample) if sample else Health({}, [])  # in 16-mixed all steps may be skipped
-        figures = dict(health.figures) | _means(self._diagnostics)
-        self._diagnostics = []
+        figures = means | health.figures
         if self._epoch_start is not None:
-            figures["seconds_epoch"] = time.monotonic() - self._epoch_start
+            figures[SECONDS_EPOCH.name] = time.monotonic() - self._epoch_start
         knn = None if self.evaluate is None else self.evaluate(epoch)
         self._log(step, figures | ({} if knn is None else knn.figures()))
         self._warn(health.warnings)
         if epoch >= max(2, self.plan.epochs // 5):  # every run begins near ln K
-            loss = self._last_figures.get(self.method.even_loss)
+            loss = means.get(self.method.even_loss or LOSS_IMAGE.name)
             self._warn(check_loss(loss, self.method.outputs, self.method.remedy).warnings)
         if knn is not None:
             self._show(f"epoch {epoch + 1}: {knn}")
-        self._since = self._epoch_start = time.monotonic()
+        self._epoch_start = time.monotonic()
+        self._recent, self._epoch = _Pace(), _Pace()
 
     def _warn(self, warnings: list[str]) -> None:
         for warning in warnings:
@@ -200,8 +180,30 @@ class Reporter:
             self.wandb.finish(exit_code=int(kind is not None))
 
 
-def _means(measured: list[dict[str, Tensor]]) -> dict[str, float]:
-    return {name: float(torch.stack([one[name] for one in measured]).mean()) for name in (measured or [{}])[0]}
+class _Pace:
+    """How fast steps follow each other, from now on."""
+
+    def __init__(self) -> None:
+        self._images, self._waited, self._start = 0, 0.0, time.monotonic()
+
+    def add(self, images: int, data_seconds: float) -> None:
+        self._images += images
+        self._waited += data_seconds
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def figures(self) -> dict[str, float]:
+        taken = self.seconds
+        return {IMAGES_PER_SECOND.name: self._images / taken, WAITING_FOR_DATA.name: self._waited / taken}
+
+
+def _status(means: Mapping[str, float], pace: _Pace) -> str:
+    """Losses and pace in words."""
+    losses = "".join(f"{loss.name} {means[loss.name]:.4f}, " for loss in (LOSS_IMAGE, LOSS_SPD) if loss.name in means)
+    speed = pace.figures()
+    return f"{losses}{speed[IMAGES_PER_SECOND.name]:,.0f} images/s, {speed[WAITING_FOR_DATA.name]:.0%} waiting for data"
 
 
 def duration_text(seconds: float) -> str:

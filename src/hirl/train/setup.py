@@ -1,30 +1,39 @@
-"""Sets a run up: checks its arguments, fills in defaults, and builds its networks and its observer."""
+"""Sets a run up: checks its settings, claims its folder, and builds its loaders, networks and observer."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 
 from hirl.config import find_class
+from hirl.data.loader import EvaluationLoader, Loader, normalisation
+from hirl.data.sources import Skipped
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.views.render import Normalisation
+from hirl.data.views.render import is_batched
+from hirl.encoders.backbones import width
+from hirl.features.open_encoder import Encoder
+from hirl.features.view_cache import PlainFeatures, cached_views
 from hirl.hierarchy.paths import SemanticPaths
-from hirl.hierarchy.settings import Hierarchy
+from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
+from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
+from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.continuing import state_to_continue
-from hirl.runs.folder import Run, folder_name
+from hirl.runs.folder import folder_name
 from hirl.runs.images_file import OpenedImages, repair_images, write_images
 from hirl.runs.stored import has_tree, is_complete
-from hirl.seeds import mix_seed
-from hirl.train.defaults import RECIPES, USUAL
-from hirl.train.initial_weights import start_from
+from hirl.seeds import Stream, mix_seed
+from hirl.terminal.progress import progress_bars
+from hirl.train.defaults import USUAL, small_recipe
+from hirl.train.feature_loader import FeatureLoader
 from hirl.train.loop import Loop
 from hirl.train.machine import Machine, read_machine
 from hirl.train.memory import check_memory, estimate_need
@@ -32,8 +41,8 @@ from hirl.train.messages import announce
 from hirl.train.observer import Observer, SilentObserver
 from hirl.train.online_knn import OnlineKnn, open_val
 from hirl.train.report import Reporter
-from hirl.train.settings import EPOCHS
-from hirl.train.streams import HEADS, NETWORKS
+from hirl.train.settings import Settings
+from hirl.train.start import load_start, start_features
 
 MISTAKE = 2  # the exit code of a command that a ValueError or OSError ends
 
@@ -42,22 +51,22 @@ class SharedFailure(ValueError):  # noqa: N818
     """A failure that every process raises at the same point; the first one's has the message."""
 
 
-def resolve_method(method: Method | type[Method] | str | None) -> Method | type[Method]:
-    """A method, or a class whose arguments are to be chosen: of None, the usual one; of a name, the class named so.
+def find_method(method: Method | type[Method] | str | None) -> Method | type[Method]:
+    """The method that is asked for, or its class if its arguments are to be chosen.
 
-    A class of the user's own is taken with its default arguments.
+    None stands for the default method. A class of the user's own is used with its default arguments.
     """
     if isinstance(method, str):
         method = find_class(method, Method)
     method = USUAL if method is None else method
     if isinstance(method, type) and issubclass(method, Method):
-        return method if method in RECIPES else method()
+        return method if small_recipe(method) else method()
     if not isinstance(method, Method):
         raise ValueError(f"method is {method!r}, but must be a method such as hirl.methods.DINO()")
     return method
 
 
-def resolve_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierarchy | None:
+def as_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierarchy | None:
     """HIRL's settings, from themselves or from a dict of them; None is the baseline."""
     if isinstance(hierarchy, Mapping):
         try:
@@ -70,52 +79,65 @@ def resolve_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierar
     return hierarchy
 
 
-def check_arguments(*, batch_size: int | None, accumulate: int, **others: int | None) -> None:
-    """Check what needs no look at the images."""
+def check_numbers(batch_size: int | None, accumulate: int, **others: int | None) -> None:
+    """Check what needs no look at the images. Losses compare the images of a batch, and networks halve their size."""
+    leasts = {"seed": 0, "keep_every": 0, "batch_size": 2, "image_size": 8}
     for name, value in {"batch_size": batch_size, "accumulate": accumulate, **others}.items():
-        least = 0 if name in ("seed", "keep_every") else 1
+        least = leasts.get(name, 1)
         if value is not None and value < least:
-            raise ValueError(f"{name} must be at least {least}, not {value}")
-    if batch_size is not None and batch_size % accumulate:
+            raise ValueError(f"{name} is {value}, but must be at least {least}")
+
+
+def check_settings(
+    settings: Settings, images: ImageSet, *, stage_one: str | os.PathLike[str] | None, fork_at: Collection[int]
+) -> None:
+    """Check that the settings fit each other, the images, and a fork of stage one."""
+    if settings.batch_size % settings.accumulate:
         raise ValueError(
-            f"batch_size {batch_size} cannot be split into {accumulate} equal parts: accumulate must divide it"
+            f"accumulate is {settings.accumulate}, but must divide the batch_size of {settings.batch_size} into equal "
+            "parts"
         )
-
-
-def check_fork(hierarchy: Hierarchy | None, *, epochs: int, stage_one: Any, fork_at: Collection[int]) -> None:
-    """Check which run keeps states and which starts from one."""
+    check_ranges(settings.method)
+    _check_adaptation(settings)
+    hierarchy = settings.hierarchy
     if hierarchy is None and stage_one is not None:
         raise ValueError("--stage_one is for runs with a hierarchy: a baseline has only one stage")
     if hierarchy is not None and fork_at:
         raise ValueError("--fork_at is for baselines (--hierarchy null): runs with a hierarchy start from their states")
-    if any(not 1 <= epoch < epochs for epoch in fork_at):
-        raise ValueError(f"--fork_at must be epochs from 1 to {epochs - 1}, not {', '.join(map(str, fork_at))}")
+    if any(not 1 <= epoch < settings.epochs for epoch in fork_at):
+        given = ", ".join(map(str, fork_at))
+        raise ValueError(f"--fork_at is {given}, but must be epochs from 1 to {settings.epochs - 1}")
+    check_sizes(images, hierarchy, batch_size=settings.batch_size, epochs=settings.epochs)
 
 
-def check_image_count(
-    images: ImageSet, hierarchy: Hierarchy | None, *, batch_size: int | None, epochs: int | None
-) -> None:
-    """Check that there are enough images for a batch and for the levels, and enough epochs for a tree.
+def _check_adaptation(settings: Settings) -> None:
+    if settings.cached_views < 2:
+        raise ValueError(f"cached_views is {settings.cached_views}, but must be at least 2: methods compare views")
+    if not 0 <= settings.neighbours <= 1:
+        raise ValueError(f"neighbours is {settings.neighbours}, but must be a share of the images between 0 and 1")
+    adapted = settings.method.is_adapted
+    if adapted and settings.encoder is None:
+        raise ValueError("backbone_args has an adapter, which needs an --encoder to put it on")
+    if settings.neighbours and not adapted:
+        raise ValueError("neighbours is for a frozen encoder, whose features tell them: leave it out")
 
-    None stands for what `settle` fills in.
-    """
+
+def check_sizes(images: ImageSet, hierarchy: ResolvedHierarchy | None, *, batch_size: int | None, epochs: int) -> None:
+    """Check that there are enough images for a batch, and enough epochs for a tree."""
     N = len(images)
-    epochs = EPOCHS if epochs is None else epochs
     if batch_size is not None and batch_size > N:
-        raise ValueError(f"batch_size {batch_size} is more than the {N} images of {images.name}: use at most {N}")
-    if hierarchy is not None:
-        hierarchy.levels_for(N)
-        start = hierarchy.start_for(epochs)
-        if epochs < 2:
-            raise ValueError(
-                f"a hierarchy needs at least 2 epochs, of which the first has no tree yet, not {epochs}: use more "
-                "--epochs, or --hierarchy null for a baseline"
-            )
-        if start >= epochs:
-            raise ValueError(
-                f"the hierarchy would start after epoch {start} of {epochs} and never have a tree: use more --epochs, "
-                f"an earlier --hierarchy.start_epoch (at most {epochs - 1}), or --hierarchy null for a baseline"
-            )
+        raise ValueError(f"batch_size is {batch_size}, but must be at most the {N} images of {images.name}")
+    if hierarchy is not None and hierarchy.start_epoch > 0 and epochs < 2:
+        raise ValueError(
+            f"a hierarchy needs at least 2 epochs, of which the first has no tree yet, not {epochs}: use more "
+            "--epochs, or --hierarchy null for a baseline"
+        )
+    if hierarchy is not None and hierarchy.start_epoch >= epochs:
+        raise ValueError(
+            f"the hierarchy would start after epoch {hierarchy.start_epoch} of {epochs} and never have a tree: use "
+            f"more --epochs, an earlier --hierarchy.start_epoch (at most {epochs - 1}), or --hierarchy null for a "
+            "baseline"
+        )
 
 
 def default_folder(data: str, method: Method | type[Method], hierarchy: Hierarchy | None, seed: int) -> str:
@@ -126,7 +148,7 @@ def default_folder(data: str, method: Method | type[Method], hierarchy: Hierarch
 
 
 @contextmanager
-def open_folder(
+def claim_folder(
     fabric: Fabric, run: Run, config: dict[str, Any], opened: OpenedImages
 ) -> Iterator[dict[str, Any] | None]:
     """Lock the run folder on the first process, and yield the state to continue from; None if there is none.
@@ -175,56 +197,97 @@ def load_state(loop: Loop, state: dict[str, Any], run: Run) -> None:
         raise ValueError(f"{str(run.checkpoint_file)!r} does not fit this run: {reason}") from error
     tree = None if loop.paths is None else loop.paths.tree
     if tree is not None and isinstance(loop.observer, Reporter):
-        loop.observer.continue_from(tree)
+        loop.observer.tree_figures.measure(tree)  # it has been reported; the next one is compared with it
     if tree is not None and loop.fabric.is_global_zero and not has_tree(run):
         announce(loop.fabric, run, f"{run.tree_file} is missing or damaged: it has been written again from last.ckpt")
         loop.save_tree(tree)
 
 
-def build_method(method: Method, plan: Plan, *, seed: int, init_from: str | None, compile_networks: bool) -> None:
-    """Build the method's networks, with random weights or with those of another encoder."""
-    torch.manual_seed(mix_seed(seed, NETWORKS))
+@dataclass(frozen=True)
+class Parts:
+    """What a run trains with. `paths` is None for a baseline."""
+
+    loader: Loader | FeatureLoader
+    evaluation_loader: EvaluationLoader | PlainFeatures  # of all images, unaugmented
+    plan: Plan
+    method: Method
+    paths: SemanticPaths | None
+
+
+def build(
+    fabric: Fabric,
+    settings: Settings,
+    images: ImageSet,
+    *,
+    start: Encoder | None,
+    workers: int | None,
+    strict: bool,
+    skipped: Skipped,
+    compile_networks: bool,
+) -> Parts:
+    """Build the loaders, the method's networks, with random weights or those of `start`, and the heads."""
+    method, size = settings.method, settings.image_size
+    ours: dict[str, Any] = {"rank": fabric.global_rank, "world_size": fabric.world_size, "device": fabric.device}
+    reading: dict[str, Any] = {"workers": workers, "strict": strict, "skipped": skipped}
+    reading |= {"mean": settings.mean, "std": settings.std}
+    drawn: dict[str, Any] = {"batch_size": settings.batch_size // settings.accumulate, "seed": settings.seed}
+    loader: Loader | FeatureLoader
+    evaluation_loader: EvaluationLoader | PlainFeatures
+    if start is not None and method.is_adapted:
+        cached = start_features(fabric, settings, images, start, **reading)
+        normal = normalisation(images, settings.mean, settings.std)
+        loader = FeatureLoader(
+            cached, len(method.views(size)), normalisation=normal, neighbours=settings.neighbours, **drawn, **ours
+        )
+        evaluation_loader = PlainFeatures(cached, **ours)
+    else:
+        loader = Loader(images, method.views(size), **drawn, **reading, **ours)
+        evaluation_loader = EvaluationLoader(images, size=size, **reading, **ours)
+    steps = len(loader) // settings.accumulate
+    plan = Plan(settings.epochs, steps, settings.batch_size, size, settings.channels)
+    torch.manual_seed(mix_seed(settings.seed, Stream.NETWORKS))
     method.build(plan)
-    if init_from is not None:
-        start_from(method, init_from)
+    if start is not None:
+        load_start(method, start)
     if compile_networks:
         for network in method.children():
             network.compile()
+    return Parts(loader, evaluation_loader, plan, method, build_paths(settings.hierarchy, method, settings.seed))
 
 
-def memory_warning(
-    fabric: Fabric, method: Method, plan: Plan, *, N: int, workers: int, accumulate: int, precision: str
-) -> str | None:
-    """Refuse a run that does not fit into memory, with a ValueError; return a warning about one that only just fits."""
-    device = fabric.device.type
-    machine: Machine = fabric.broadcast(read_machine(device), src=0)  # so that all processes go on, or none
-    need = estimate_need(
-        method,
-        plan,
-        images=plan.batch_size // accumulate // fabric.world_size,
-        N=N,
-        workers=workers,
-        device=device,
-        mixed="mixed" in precision,
-    )
-    return None if need is None else check_memory(need, machine, batch_size=plan.batch_size, accumulate=accumulate)
-
-
-def build_paths(hierarchy: Hierarchy | None, dim: int, N: int, *, seed: int) -> SemanticPaths | None:
-    """Build the heads h_l for N images and z⁰ of dimension `dim`; None for a baseline."""
+def build_paths(hierarchy: ResolvedHierarchy | None, method: Method, seed: int) -> SemanticPaths | None:
+    """Build the heads h_l for z⁰ of the method, or without heads the paths of its features; None for a baseline."""
     if hierarchy is None:
         return None
-    torch.manual_seed(mix_seed(seed, HEADS))
+    torch.manual_seed(mix_seed(seed, Stream.HEADS))
     paths = SemanticPaths(
-        dim,
-        hierarchy.levels_for(N),
+        method.dim if hierarchy.head_layers else width(method.encoder),
+        hierarchy.levels,
         negatives=hierarchy.negatives,
         head_layers=hierarchy.head_layers,
-        weight=hierarchy.weight_or_one,
+        weight=hierarchy.weight,
         builder=hierarchy.builder,
     )
     synchronise_batch_norm(paths)
     return paths
+
+
+def memory_warning(fabric: Fabric, settings: Settings, parts: Parts, *, N: int) -> str | None:
+    """Refuse a run that does not fit into memory, with a ValueError; return a warning about one that only just fits."""
+    device = fabric.device.type
+    machine: Machine = fabric.broadcast(read_machine(device), src=0)  # so that all processes go on, or none
+    need = estimate_need(
+        settings.method,
+        parts.plan,
+        images=settings.batch_size // settings.accumulate // fabric.world_size,
+        N=N,
+        workers=parts.loader.workers,
+        device=device,
+        mixed="mixed" in settings.precision,
+    )
+    if need is None:
+        return None
+    return check_memory(need, machine, batch_size=settings.batch_size, accumulate=settings.accumulate)
 
 
 @contextmanager
@@ -232,29 +295,45 @@ def open_observer(
     fabric: Fabric,
     run: Run,
     images: ImageSet,
-    method: Method,
-    plan: Plan,
-    normalisation: Normalisation,
-    *,
-    data: Any,
-    split: str | None,
+    settings: Settings,
+    parts: Parts,
     start: int,
+    *,
+    encoder: Encoder | None,
+    data: Any,
     knn_every: int,
     workers: int | None,
     wandb: str | None,
 ) -> Iterator[Observer]:
     """Report from step `start` on, on the first process; the others are silent.
 
-    `data` and `split` are what `images` were opened from: KNN is measured on another part of them if there is one.
+    KNN is measured if the images have labels, on another part of `data`, from which they were opened, if there is one.
     """
     if not fabric.is_global_zero:
         yield SilentObserver()
         return
     knn = None
     if knn_every and images.labels is not None:
-        measure: dict[str, Any] = {"every": knn_every, "normalisation": normalisation, "device": fabric.device}
-        measure |= {"workers": workers}
-        knn = OnlineKnn(images, method, plan, val=open_val(data, split, images), **measure)
+        normal = parts.loader.normalisation
+        reading: dict[str, Any] = {"mean": normal.mean, "std": normal.std, "device": fabric.device}
+
+        def every_nth(some: ImageSet, n: int) -> EvaluationLoader | PlainFeatures:  # dealt as to one of n ranks
+            if isinstance(parts.loader, FeatureLoader):
+                assert encoder is not None
+                cached = parts.loader.cached
+                if some is not images:
+                    with progress_bars() as progress:
+                        more = reading | {"size": settings.image_size, "progress": progress}
+                        cached = cached_views(encoder.network, encoder.sha256, some, None, 0, workers=workers, **more)
+                return PlainFeatures(cached, device=fabric.device, world_size=n)
+            # The val images may be where the training images, for which `workers` was given, are not.
+            processes = None if is_batched(some) else workers
+            return EvaluationLoader(some, size=settings.image_size, workers=processes, world_size=n, **reading)
+
+        val = open_val(data, settings.split, images)
+        knn = OnlineKnn(images, parts.method, parts.plan, val=val, every=knn_every, open_loader=every_nth)
     labels = None if images.labels is None else images.labels[:, 0]
-    with Reporter(run, plan, method=method, start=start, wandb=wandb, evaluate=knn, labels=labels) as reporter:
+    with Reporter(
+        run, parts.plan, method=parts.method, start=start, wandb=wandb, evaluate=knn, labels=labels
+    ) as reporter:
         yield reporter

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
 from hirl.metrics.agreement import purity
+from hirl.runs.metrics import MOVED_LEAVES, PURITY
 
 
 class TreeFigures:
@@ -27,9 +28,9 @@ class TreeFigures:
         figures: dict[str, float] = {}
         if not anew and self._leaves is not None and len(self._leaves) == len(leaves):
             moved = (leaves != self._leaves) & present
-            figures["moved_leaves"] = float(moved.sum()) / max(1, int(present.sum()))
+            figures[MOVED_LEAVES.name] = float(moved.sum()) / max(1, int(present.sum()))
         self._leaves = leaves
         if self.labels is not None and present.any():
             labels = self.labels[present]
-            figures |= {f"purity_{level}": purity(nodes, labels) for level, nodes in enumerate(paths[present].T)}
+            figures |= {PURITY.at(level): purity(nodes, labels) for level, nodes in enumerate(paths[present].T)}
         return figures

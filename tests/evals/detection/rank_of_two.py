@@ -11,10 +11,10 @@ import torch
 from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 
-from hirl.evals.detection.opening import open_detection
+from hirl.data.annotations.detection_folder import open_detection
+from hirl.evals.detection.detector_training import Training
 from hirl.evals.detection.predictions import predict
 from hirl.evals.detection.regions import HeadSizes
-from hirl.evals.detection.training import Training
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
 from .small_training import NORMALISATION, prepared
@@ -34,6 +34,8 @@ def main(folder: Path, out: Path) -> None:
         detector, plan, samples = prepared(
             images, family, sizes=sizes, side=112, segment=False, epochs=2, batch_size=4, lr=0.01, crops=False
         )
+        # Untrained scores are nearly equal, so that rounding would choose among proposals: these are far apart.
+        torch.nn.init.normal_(detector.proposals.head.cls_logits.weight, std=1.0)  # type: ignore[union-attr, arg-type]
         synchronise_batch_norm(detector)
         Training(fabric, detector, plan, samples, NORMALISATION, "two").fit()
         ends[family] = detector.state_dict()

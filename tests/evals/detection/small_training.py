@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from hirl.backbones import make_backbone
+from hirl.data.annotations.annotated_images import DetectionSet
+from hirl.data.annotations.detection_folder import open_detection
 from hirl.data.views.render import Normalisation
-from hirl.evals.detection.annotations import DetectionSet
+from hirl.encoders.backbones import make_backbone
 from hirl.evals.detection.detector import Detector, make_detector, trained_parameters
-from hirl.evals.detection.opening import open_detection
+from hirl.evals.detection.detector_training import Training
 from hirl.evals.detection.regions import HeadSizes
 from hirl.evals.detection.samples import TrainingSamples
 from hirl.evals.detection.schedule import Schedule, published
-from hirl.evals.detection.training import Training
 from hirl.evals.detection.transforms import Augmentation
+from hirl.methods.facts import Facts
 
 from ...jobs import kill_before, kill_in_checkpoint, serve
 
@@ -45,7 +46,7 @@ def prepared(
     name, arguments = BACKBONES[family]
     detector = make_detector(make_backbone(name, **arguments), len(images.categories), segment=segment, sizes=sizes)
     trained_parameters(detector)
-    plan = published(detector, None).scaled(len(images), short_sides=(side,), **schedule)
+    plan = published(detector, Facts()).scaled(len(images), short_sides=(side,), **schedule)
     cut = plan.crops if crops is None else crops
     augmentation = Augmentation(plan.short_sides, plan.long_side, cut)
     return detector, plan, TrainingSamples(images, augmentation, seed=0, segment=segment)
@@ -56,7 +57,11 @@ def train(folder: Path, family: str, checkpoint_file: Path | None, **options: An
     images = open_detection(folder, "train", segment=True)
     fabric = Fabric(accelerator="cpu", devices=1, precision=options.pop("precision", "32-true"))
     sizes = HeadSizes(regions=8, proposals=10, channels=8, hidden=16)
-    extra = {name: options.pop(name) for name in ("accumulate", "identity", "workers") if name in options}
+    extra = {
+        name: options.pop(name)
+        for name in ("accumulate", "identity", "workers", "save_every", "message")
+        if name in options
+    }
     detector, plan, samples = prepared(
         images, family, sizes=sizes, **({"epochs": 4, "batch_size": 2, "lr": 0.02} | options)
     )

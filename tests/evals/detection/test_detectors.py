@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.models.detection.image_list import ImageList
+from torchvision.ops import box_iou
 
-from hirl.backbones import make_backbone
+from hirl.encoders.backbones import make_backbone
 from hirl.evals.detection.detector import Detector, make_detector, padded
+from hirl.evals.detection.proposals import Anchors
 from hirl.evals.detection.pyramid import PyramidBody, pyramid_blocks
 from hirl.evals.detection.regions import (
     HeadSizes,
@@ -20,6 +23,7 @@ from hirl.evals.detection.regions import (
     box_loss,
     coder,
     detections,
+    giou_loss,
     mask_loss,
     pool,
 )
@@ -214,6 +218,142 @@ def test_box_loss(generator: torch.Generator) -> None:
     assert float(loss) == pytest.approx(distance / 2, rel=1e-4)  # over both regions, the background's too
 
 
+def slow_giou(one: list[float], other: list[float]) -> float:
+    """Intersection over union, less the share of the smallest box around both that neither covers."""
+
+    def area(box: list[float]) -> float:
+        return max(0.0, box[2] - box[0]) * max(0.0, box[3] - box[1])
+
+    common = [max(one[0], other[0]), max(one[1], other[1]), min(one[2], other[2]), min(one[3], other[3])]
+    around = [min(one[0], other[0]), min(one[1], other[1]), max(one[2], other[2]), max(one[3], other[3])]
+    union = area(one) + area(other) - area(common)
+    return area(common) / union - (area(around) - union) / area(around)
+
+
+def test_giou_loss_compares_decoded_boxes(generator: torch.Generator) -> None:
+    objects = [[10.0, 10.0, 30.0, 40.0], [40.0, 5.0, 60.0, 20.0]]
+    targets = [target(*objects)]
+    boxes = torch.tensor([[8.0, 9.0, 33.0, 38.0], [0.0, 0.0, 5.0, 5.0], [44.0, 6.0, 60.0, 22.0]])
+    regions = [Regions(boxes, torch.tensor([1, 0, 2]), torch.tensor([0, 0, 1]), torch.zeros(3, dtype=torch.bool))]
+    deltas = torch.randn(3, 3, 4, generator=generator, requires_grad=True)
+    wanted = 0.0
+    for row, label, place in ((0, 1, 0), (2, 2, 1)):
+        dx, dy, dw, dh = (value * 0.1 for value in deltas[row, label - 1].tolist())
+        x1, y1, x2, y2 = boxes[row].tolist()
+        width, height = x2 - x1, y2 - y1
+        x, y = (x1 + x2) / 2 + dx * width, (y1 + y2) / 2 + dy * height
+        width, height = width * math.exp(2 * dw), height * math.exp(2 * dh)
+        decoded = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+        wanted += 1 - slow_giou(decoded, objects[place])
+    loss = giou_loss(deltas, regions, targets, coder((10.0, 10.0, 5.0, 5.0)), weight=10.0)
+    assert float(loss.detach()) == pytest.approx(10 * wanted / 3, rel=1e-4)  # over all regions, the background's too
+    loss.backward()
+    assert deltas.grad is not None
+    assert deltas.grad[1].eq(0).all()  # the background has no box
+    assert deltas.grad[0, 1:].eq(0).all()  # nor do other classes
+
+
+def test_anchors_have_fixed_strides() -> None:
+    """Whatever the size: on 800 pixels the coarsest map has 13 columns at a stride of 64, the last of them at 768."""
+    strides = (4.0, 8.0, 16.0, 32.0, 64.0)
+    generator = Anchors([[8 * stride] for stride in strides], strides)
+    batch = ImageList(torch.zeros(1, 3, 800, 1088), [(800, 1067)])
+    maps = [torch.zeros(1, 1, math.ceil(800 / stride), math.ceil(1088 / stride)) for stride in strides]
+    (anchors,) = generator(batch, maps)
+    levels = anchors.split([3 * one.shape[2] * one.shape[3] for one in maps])
+    for stride, one, mine in zip(strides, maps, levels, strict=True):
+        rows, columns = one.shape[2:]
+        grid = mine.view(rows, columns, 3, 4)
+        centres = (grid[..., :2] + grid[..., 2:]) / 2
+        torch.testing.assert_close(centres[0, :, 0, 0], torch.arange(columns) * stride)
+        torch.testing.assert_close(centres[:, 0, 0, 1], torch.arange(rows) * stride)
+        sides = grid[0, 0, :, 2:] - grid[0, 0, :, :2]
+        for (width, height), ratio in zip(sides.tolist(), (0.5, 1.0, 2.0), strict=True):
+            assert height / width == pytest.approx(ratio)  # not rounded to pixels
+            assert height * width == pytest.approx((8 * stride) ** 2)
+
+
+def anchor_labels(family: str, boxes: list[list[float]], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """Anchors and their labels for these objects in an image of 64 × 64 pixels, of which `size` are the image's."""
+    detector = small(family)
+    rpn = detector.proposals
+    maps = detector.body(torch.zeros(1, 3, 64, 64), [size])
+    (anchors,) = rpn.anchor_generator(ImageList(torch.zeros(1, 3, 64, 64), [size]), maps)  # type: ignore[operator]
+    targets = [{"boxes": torch.tensor(boxes).view(-1, 4), "size": size}]
+    labels, _ = rpn.assign_targets_to_anchors([anchors], targets)  # type: ignore[operator]
+    return anchors, labels[0]
+
+
+def test_a_cascade_ignores_anchors_that_cross_the_border() -> None:
+    """The border is that of the image, not of what pads it; C4 learns from all, as detectron2 does."""
+    for boxes in ([[20.0, 10.0, 40.0, 28.0]], []):
+        anchors, labels = anchor_labels("cascade", boxes, (50, 60))
+        crossing = (anchors[:, :2] < 0).any(1) | (anchors[:, 2] >= 60) | (anchors[:, 3] >= 50)
+        assert crossing.any()
+        assert (labels[crossing] == -1).all()
+        assert (labels[~crossing] == 0).any()
+        assert bool((labels == 1).any()) == bool(boxes)
+        anchors, labels = anchor_labels("c4", boxes, (50, 60))
+        assert (labels[(anchors[:, :2] < 0).any(1)] >= 0).any()
+
+
+def test_the_best_anchor_of_an_object_overlaps_by_a_third_in_a_cascade() -> None:
+    """An object that no anchor overlaps by 0.3 is not learnt from its best one; C4 learns it, as detectron2 does."""
+    thin = [[30.0, 10.0, 32.0, 40.0]]
+    anchors, labels = anchor_labels("cascade", thin, (64, 64))
+    assert float(box_iou(torch.tensor(thin), anchors).max()) < 0.3
+    assert not (labels == 1).any()
+    anchors, labels = anchor_labels("c4", thin, (64, 64))
+    assert float(box_iou(torch.tensor(thin), anchors).max()) < 0.3
+    assert (labels == 1).any()
+
+
+def test_an_image_smaller_than_all_anchors_can_be_learnt_from() -> None:
+    detector = small("cascade").train()
+    _, losses = detector(torch.zeros(1, 3, 16, 16), [(9, 9)], [target([1, 1, 8, 8], height=16, width=16)], [1])
+    assert all(loss.isfinite() for loss in losses.values())
+    assert float(losses["objectness"].detach()) == 0
+
+
+def test_drop_path_belongs_to_the_image(generator: torch.Generator) -> None:
+    """What is dropped is a function of the image's seed, wherever it is in the batch; in testing nothing is."""
+    detector = small("cascade").train()
+    detector.set_drop_path(0.5)
+    assert [path.rate for path in detector.drop_paths] == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5]
+    images = torch.randn(2, 3, 64, 64, generator=generator)
+    targets = [target([4, 4, 40, 44]), target([20, 30, 60, 60])]
+
+    def drawn() -> Tensor:
+        found = [path.factors for path in detector.drop_paths]
+        return torch.stack([one for one in found if one is not None])  # (paths, images)
+
+    def factors(order: list[int], seeds: list[int]) -> Tensor:
+        detector(images[order], [(64, 64)] * len(order), [targets[place] for place in order], seeds)
+        return drawn()
+
+    torch.manual_seed(1)
+    first = factors([0, 1], [5, 6])
+    torch.manual_seed(2)
+    assert torch.equal(first.flip(1), factors([1, 0], [6, 5]))
+    assert torch.equal(first[:, 1:], factors([1], [6]))
+    detector._draw_paths(range(200), images.device)
+    many = drawn()
+    assert many.unique().tolist() == pytest.approx([0, 1, 4 / 3, 2])
+    assert 0.4 < float((many[-1] == 0).float().mean()) < 0.6
+    detector.eval()
+    body = detector.body
+    detector.set_drop_path(0.9)
+    dropped = body(images, [(64, 64)] * 2)
+    detector.set_drop_path(0.0)
+    for one, other in zip(dropped, body(images, [(64, 64)] * 2), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_dilated_resnet_is_refused() -> None:
+    with pytest.raises(ValueError, match="third stage has a stride of 16, but this one is dilated"):
+        make_detector(make_backbone("resnet10t", channels=[8, 8, 16, 16], output_stride=8), 2, segment=True)
+
+
 def test_mask_loss_compares_the_part_in_the_box() -> None:
     targets = [target([16, 16, 48, 48])]
     regions = [
@@ -228,7 +368,7 @@ def test_mask_loss_compares_the_part_in_the_box() -> None:
 def test_detections_are_sure_and_do_not_repeat() -> None:
     boxes = torch.tensor([[10.0, 10, 30, 30], [11.0, 10, 31, 30], [50.0, 50, 70, 90], [10.0, 10, 30, 30]])
     scores = torch.tensor([[0.1, 0.9, 0.0], [0.2, 0.8, 0.0], [0.3, 0.0, 0.7], [0.96, 0.0, 0.04]])
-    found = detections(scores, boxes[:, None], (64, 64))
+    found = detections(scores, boxes[:, None].expand(-1, 2, -1), (64, 64))
     assert found.scores.tolist() == pytest.approx([0.9, 0.7])
     assert found.labels.tolist() == [1, 2]
     assert found.boxes.tolist() == [[10, 10, 30, 30], [50, 50, 64, 64]]  # cut to the image

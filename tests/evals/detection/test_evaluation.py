@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +14,14 @@ import yaml
 
 import hirl
 from hirl.cli.main import main
-from hirl.evals import Detection, Kind, resumable
-from hirl.evals.detection import training
-from hirl.evals.detection.training import Training
-from hirl.runs.folder import Run
+from hirl.evals import Detection, Kind
+from hirl.evals.detection import detector_training as training
+from hirl.evals.detection.detector_training import Training
+from hirl.evals.training import resumable
+from hirl.run import Run
 from hirl.terminal.figures import kind_of
+
+from ...forked import Forked, as_torchrun, wait_for_all
 
 Coco = Callable[..., Path]
 SMALL = Detection(epochs=2, batch_size=2, short_sides=(48, 56), regions=8, proposals=10, channels=8, hidden=16, lr=0.01)
@@ -60,9 +59,9 @@ def test_from_a_run(coco: Coco, runs: dict[str, Run], capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("subject", "options"),
     [
-        ("resnet10t", {"backbone_args": NARROW}),
-        ("vit_tiny_patch16_224", {"backbone_args": VIT}),
-        ("torchvision:resnet18", {}),
+        ("random:resnet10t", {"backbone_args": NARROW}),
+        ("random:vit_tiny_patch16_224", {"backbone_args": VIT}),
+        ("random:torchvision:resnet18", {}),
         ("weights.pth", {"backbone": "resnet10t", "backbone_args": NARROW}),
     ],
 )
@@ -70,7 +69,7 @@ def test_from_other_encoders(
     subject: str, options: dict[str, Any], coco: Coco, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if subject == "weights.pth":
-        torch.save(hirl.backbones.make_backbone("resnet10t", **NARROW).state_dict(), tmp_path / subject)
+        torch.save(hirl.encoders.backbones.make_backbone("resnet10t", **NARROW).state_dict(), tmp_path / subject)
         monkeypatch.chdir(tmp_path)
     task = replace(SMALL, segment=False, epochs=1)
     result = hirl.evaluate(subject, task, data=coco(), device="cpu", quiet=True, **options)["detection"]
@@ -83,24 +82,39 @@ def test_from_other_encoders(
 
 
 def test_a_module_as_it_is(coco: Coco) -> None:
-    encoder = hirl.backbones.make_backbone("vit_tiny_patch16_224", **VIT)
+    encoder = hirl.encoders.backbones.make_backbone("vit_tiny_patch16_224", **VIT)
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
     hirl.evaluate(encoder, SMALL, data=coco(), image_size=32, device="cpu", quiet=True)
     for name, value in encoder.state_dict().items():
         assert torch.equal(value, before[name])  # a copy is trained
 
 
+def test_images_without_objects_may_be_left_out_of_training(coco: Coco, capsys: pytest.CaptureFixture[str]) -> None:
+    """They stay in the test split; an image with a crowd alone has no object to learn from."""
+
+    def crowd(document: Any) -> None:
+        for one in document["annotations"]:
+            if one["image_id"] == 3:
+                one["iscrowd"] = 1
+
+    folder = coco(crowd, images=4)  # the second has no objects
+    for keep, count in ((True, 4), (False, 2)):
+        task = replace(SMALL, segment=False, epochs=1, keep_empty=keep)
+        hirl.evaluate("random:resnet10t", task, data=folder, backbone_args=NARROW, device="cpu")
+        assert f"Faster R-CNN C4 on {count} images" in capsys.readouterr().out
+
+
 def test_pascal_voc(tmp_path: Path) -> None:
-    from .test_annotations import voc
+    from ...data.test_annotations import voc
 
     voc(tmp_path, ["a", "b", "c"])
     (tmp_path / "ImageSets/Main/train.txt").write_text("a\nb\n")
     (tmp_path / "ImageSets/Main/val.txt").write_text("c\n")
     task = replace(SMALL, segment=False, epochs=1)
-    result = hirl.evaluate("resnet10t", task, data=tmp_path, backbone_args=NARROW, device="cpu", quiet=True)
+    result = hirl.evaluate("random:resnet10t", task, data=tmp_path, backbone_args=NARROW, device="cpu", quiet=True)
     assert [row.get("class") for row in result["detection"].rows] == [None, "tent"]  # the box is difficult
     with pytest.raises(ValueError, match="has boxes but no masks"):
-        hirl.evaluate("resnet10t", SMALL, data=tmp_path, backbone_args=NARROW, device="cpu", quiet=True)
+        hirl.evaluate("random:resnet10t", SMALL, data=tmp_path, backbone_args=NARROW, device="cpu", quiet=True)
 
 
 def test_the_same_command_continues(
@@ -109,7 +123,7 @@ def test_the_same_command_continues(
     """A run that ended at step 3 of 4 takes one more, and its figures are those of one that was left alone."""
     folder = coco(images=4)
     options: dict[str, Any] = {"data": folder, "backbone_args": NARROW, "device": "cpu", "quiet": True}
-    alone = hirl.evaluate("resnet10t", SMALL, **options)["detection"]
+    alone = hirl.evaluate("random:resnet10t", SMALL, **options)["detection"]
     monkeypatch.setattr(resumable, "SAVE_EVERY", 0.0)
     step = Training._step
     taken: list[int] = []
@@ -122,17 +136,17 @@ def test_the_same_command_continues(
 
     monkeypatch.setattr(Training, "_step", counted)
     with pytest.raises(KeyboardInterrupt):
-        hirl.evaluate("resnet10t", SMALL, out=tmp_path / "out", **options | {"quiet": False})
+        hirl.evaluate("random:resnet10t", SMALL, out=tmp_path / "out", **options | {"quiet": False})
     assert "detection: step 3 of 4, loss " in capsys.readouterr().out
     taken.clear()
-    again = hirl.evaluate("resnet10t", SMALL, out=tmp_path / "out", **options)["detection"]
+    again = hirl.evaluate("random:resnet10t", SMALL, out=tmp_path / "out", **options)["detection"]
     assert taken == [3]
     assert again.rows == alone.rows
     taken.clear()
-    hirl.evaluate("resnet10t", SMALL, out=tmp_path / "out", reuse=True, **options)
-    hirl.evaluate("resnet10t", SMALL, out=tmp_path / "out", **options)
+    hirl.evaluate("random:resnet10t", SMALL, out=tmp_path / "out", reuse=True, **options)
+    hirl.evaluate("random:resnet10t", SMALL, out=tmp_path / "out", **options)
     assert not taken  # it is trained already
-    hirl.evaluate("resnet10t", replace(SMALL, epochs=1), out=tmp_path / "out", **options)
+    hirl.evaluate("random:resnet10t", replace(SMALL, epochs=1), out=tmp_path / "out", **options)
     assert taken == [0, 1]  # another protocol has a folder of its own
     assert len(list((tmp_path / "out").glob("detection-*.json"))) == 2
 
@@ -140,7 +154,7 @@ def test_the_same_command_continues(
 def test_faults_are_printed_and_listed(coco: Coco, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = coco(lambda document: document["annotations"][0].update(bbox=[5, 5, 0, 9]))
     options: dict[str, Any] = {"data": folder, "backbone_args": NARROW, "device": "cpu"}
-    hirl.evaluate("resnet10t", replace(SMALL, epochs=1), out=tmp_path / "out", **options)
+    hirl.evaluate("random:resnet10t", replace(SMALL, epochs=1), out=tmp_path / "out", **options)
     shown = capsys.readouterr().out
     assert "1 faults in" in shown
     assert "1 × box without area, e.g. " in shown
@@ -160,7 +174,7 @@ def test_faults_are_printed_and_listed(coco: Coco, tmp_path: Path, capsys: pytes
 def test_mistakes_are_one_sentence(change: dict[str, Any], message: str, coco: Coco) -> None:
     options: dict[str, Any] = {"data": coco(), "backbone_args": NARROW, "device": "cpu", "quiet": True}
     with pytest.raises(ValueError, match=r"^detection: ") as error:
-        hirl.evaluate("resnet10t", replace(SMALL, **change), **options)
+        hirl.evaluate("random:resnet10t", replace(SMALL, **change), **options)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -168,43 +182,23 @@ def test_mistakes_are_one_sentence(change: dict[str, Any], message: str, coco: C
 def test_data_that_has_no_boxes_is_refused(coco: Coco, picture_files: Path) -> None:
     options: dict[str, Any] = {"backbone_args": NARROW, "device": "cpu", "quiet": True}
     with pytest.raises(ValueError, match="has no annotations of its split 'train'"):
-        hirl.evaluate("resnet10t", SMALL, data=picture_files.parent, **options)
+        hirl.evaluate("random:resnet10t", SMALL, data=picture_files.parent, **options)
     with pytest.raises(ValueError, match="a Tensor has no boxes"):
-        hirl.evaluate("resnet10t", SMALL, data=torch.zeros(4, 3, 8, 8), **options)
+        hirl.evaluate("random:resnet10t", SMALL, data=torch.zeros(4, 3, 8, 8), **options)
     with pytest.raises(ValueError, match="is one part alone: name the annotations to test on with --test_data"):
-        hirl.evaluate("resnet10t", SMALL, data=coco() / "annotations/instances_train.json", **options)
+        hirl.evaluate("random:resnet10t", SMALL, data=coco() / "annotations/instances_train.json", **options)
 
 
 def test_under_torchrun(coco: Coco, tmp_path: Path) -> None:
     """Two processes, as torchrun starts them: one result, one page, one set of lines."""
     folder = coco(images=4)
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = str(free.getsockname()[1])
     options = [f"--detection.{option}" for option in OPTIONS]
-    hirl_command = [
-        "-m",
-        "hirl.cli.main",
-        "evaluate",
-        "resnet10t",
-        "detection",
-        "--data",
-        str(folder),
-        "--device",
-        "cpu",
-    ]
-    more = ["--backbone_args", json.dumps(NARROW), "--out", str(tmp_path / "out")]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", f"--master-port={port}"]
-    options += ["--detection.segment", "false"]
-    done = subprocess.run(
-        [*launcher, *hirl_command, *more, *options],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("detection: Faster R-CNN C4") == 1
+    options += ["--detection.segment", "false", "--backbone_args", json.dumps(NARROW), "--out", str(tmp_path / "out")]
+    options += ["--data", str(folder), "--device", "cpu"]
+    line = ("hirl.cli.main", "evaluate", "random:resnet10t", "detection", *options)
+    processes = [Forked(*line, env=variables | {"COLUMNS": "200"}) for variables in as_torchrun(2)]
+    wait_for_all(processes)
+    assert "".join(process.output for process in processes).count("detection: Faster R-CNN C4") == 1
     (file,) = (tmp_path / "out").glob("*.json")
     assert json.loads(file.read_text())["headline"]["box AP"] >= 0
 
@@ -249,5 +243,5 @@ def test_statistics_of_batch_norm_are_settled(coco: Coco, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Training, "_losses", watched)
     monkeypatch.setattr(training, "PRECISE_STEPS", 3)
-    hirl.evaluate("resnet10t", SMALL, data=coco(images=4), backbone_args=NARROW, device="cpu", quiet=True)
+    hirl.evaluate("random:resnet10t", SMALL, data=coco(images=4), backbone_args=NARROW, device="cpu", quiet=True)
     assert received == [1, 1 / 2, 1 / 3]

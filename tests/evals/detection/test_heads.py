@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hirl.backbones import make_backbone
+from hirl.encoders.backbones import make_backbone
 from hirl.evals.detection import regions
 from hirl.evals.detection.c4 import C4Heads
-from hirl.evals.detection.cascade import CascadeHeads
+from hirl.evals.detection.cascade import BoxHead, CascadeHeads
 from hirl.evals.detection.regions import HeadSizes, Regions, Target
 
 SIZES = HeadSizes(regions=16, proposals=20, channels=8, hidden=16)
@@ -45,19 +45,19 @@ def cascade() -> CascadeHeads:
 def test_stages_count_less_and_less(
     maps: list[Tensor], proposals: list[Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    betas = []
+    weights = []
 
-    def box_loss(*_: Any, beta: float) -> Tensor:
-        betas.append(beta)
+    def giou_loss(*_: Any, weight: float) -> Tensor:
+        weights.append(weight)
         return torch.tensor(1.0)
 
     monkeypatch.setattr(regions, "class_loss", lambda *_: torch.tensor(1.0))
-    monkeypatch.setattr(regions, "box_loss", box_loss)
+    monkeypatch.setattr(regions, "giou_loss", giou_loss)
     monkeypatch.setattr(regions, "mask_loss", lambda *_: torch.tensor(1.0))
     _, losses = cascade()(maps, STRIDES, proposals, [(64, 64)], objects())
     wanted = {f"{kind}{stage}": 0.5**stage for stage in range(3) for kind in ("class", "box", "mask")}
     assert {name: float(loss) for name, loss in losses.items()} == wanted
-    assert betas == [1, 1, 1]
+    assert weights == [10, 10, 10]
 
 
 def test_each_stage_learns_from_the_boxes_of_the_last(
@@ -95,8 +95,64 @@ def test_each_stage_learns_from_the_boxes_of_the_last(
 
 
 def test_later_stages_refine_more_finely() -> None:
-    for coder, precision in zip(cascade().coders, (10, 20, 30), strict=True):
-        assert coder.weights == (precision, precision, precision / 2, precision / 2)
+    for coder, (centre, side) in zip(cascade().coders, ((0.1, 0.2), (0.05, 0.1), (0.033, 0.067)), strict=True):
+        assert [1 / weight for weight in coder.weights] == pytest.approx([centre, centre, side, side])
+
+
+def test_boxes_are_refined_by_the_deltas_of_their_class(
+    maps: list[Tensor], proposals: list[Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In training that of the object for hits and the likeliest class for the background; in testing the likeliest."""
+    heads = cascade()
+    moves = torch.tensor([1.0, 2.0, 3.0])  # of the centre along x, by class, over a tenth of the width
+    for stage in heads.stages:
+        for layer in (stage.classifier, stage.refiner):
+            nn.init.zeros_(layer.weight)  # type: ignore[arg-type, union-attr]
+        stage.refiner.bias.data = torch.zeros(3, 4).index_put((torch.arange(3), torch.tensor(0)), moves).flatten()  # type: ignore[union-attr]
+        stage.classifier.bias.data = torch.tensor([9.0, 0.0, 0.0, 1.0])  # type: ignore[union-attr]
+    given: list[Tensor] = []
+    sampled: list[Regions] = []
+    sample = regions.sample_regions
+
+    def watched(boxes: Any, *rest: Any) -> Any:
+        given.append(boxes[0])
+        sampled.append(sample(boxes, *rest)[0])
+        return [sampled[-1]]
+
+    monkeypatch.setattr(regions, "sample_regions", watched)
+    wide = [(640, 640)]  # nothing is cut at the border
+    heads(maps, STRIDES, proposals, wide, objects())
+    first = sampled[0]
+    classes = torch.where(first.labels == 2, 2, 3)[~first.given]  # objects() are of class 2
+    before = first.boxes[~first.given]
+    widths = before[:, 2] - before[:, 0]
+    torch.testing.assert_close(given[1][:, 0] - before[:, 0], 0.1 * widths * classes, rtol=1e-4, atol=1e-4)
+    assert set(classes.tolist()) == {2, 3}
+    heads.eval()
+    monkeypatch.setattr(regions, "SCORE", 0.0)
+    monkeypatch.setattr(regions, "OVERLAP", 1.0)
+    (found,), _ = heads(maps, STRIDES, [proposals[0][:1]], wide, None)
+    width = float(proposals[0][0, 2] - proposals[0][0, 0])
+    for box, label in zip(found.boxes, found.labels.tolist(), strict=True):
+        moved = width * (0.1 * 3 + 0.05 * 3 + 0.033 * float(moves[label - 1]))  # the last stage's boxes are per class
+        assert float(box[0]) == pytest.approx(float(proposals[0][0, 0]) + moved, rel=1e-4)
+    assert sorted(found.labels.tolist()) == [1, 2, 3]
+
+
+def test_a_box_head_has_four_convolutions_with_batch_norm_and_one_layer(generator: torch.Generator) -> None:
+    head = BoxHead(4, 5).eval()
+    pooled = torch.randn(2, 4, 7, 7, generator=generator)
+    wanted = pooled
+    for number in range(4):
+        convolution = head.convolutions.get_submodule(f"{number}.convolution")
+        norm = head.convolutions.get_submodule(f"{number}.norm")
+        assert isinstance(convolution, nn.Conv2d)
+        assert isinstance(norm, nn.BatchNorm2d)
+        assert convolution.bias is None
+        nn.init.normal_(norm.running_mean, generator=generator)  # type: ignore[arg-type]
+        wanted = norm(nn.functional.conv2d(wanted, convolution.weight, padding=1)).clamp(min=0)
+    wanted = (wanted.flatten(1) @ head.layer.weight.T + head.layer.bias).clamp(min=0)
+    torch.testing.assert_close(head(pooled), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_scores_and_masks_of_the_stages_are_averaged(maps: list[Tensor], proposals: list[Tensor]) -> None:
@@ -107,12 +163,12 @@ def test_scores_and_masks_of_the_stages_are_averaged(maps: list[Tensor], proposa
         for layer in (stage.classifier, stage.refiner):
             nn.init.zeros_(layer.weight)  # type: ignore[arg-type, union-attr]
         stage.classifier.bias.data = bias  # type: ignore[union-attr]
-        wanted += bias.softmax(0) / 3
+        wanted += bias / 3
         logits = stage.masks[1].mask_fcn_logits  # type: ignore[union-attr, index]
         nn.init.zeros_(logits.weight)
         nn.init.constant_(logits.bias, float(number))
     (found,), _ = heads(maps, STRIDES, proposals, [(64, 64)], None)
-    assert float(found.scores[0]) == pytest.approx(float(wanted[1]), abs=1e-5)
+    assert float(found.scores[0]) == pytest.approx(float(wanted.softmax(0)[1]), abs=1e-5)  # of logits, as mmdetection
     assert found.masks is not None
     mean = torch.tensor([0.0, 1.0, 2.0]).sigmoid().mean()
     assert float(found.masks[0].mean()) == pytest.approx(float(mean), abs=1e-5)

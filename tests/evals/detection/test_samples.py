@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from hirl.data.annotations.detection_folder import open_detection
 from hirl.data.sources.image_set import BadImage
-from hirl.evals.detection.opening import open_detection
 from hirl.evals.detection.samples import TestImages, TrainingSamples, read_sample
 from hirl.evals.detection.transforms import Augmentation
 

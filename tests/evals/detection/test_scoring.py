@@ -15,14 +15,14 @@ from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
-from hirl.evals.detection.annotations import DetectionSet
-from hirl.evals.detection.opening import open_detection
+from hirl.data.annotations.annotated_images import DetectionSet
+from hirl.data.annotations.detection_folder import open_detection
+from hirl.data.annotations.segmentations import encoded, pixels
 from hirl.evals.detection.predictions import Prediction, results
 from hirl.evals.detection.regions import Found, paste
 from hirl.evals.detection.scoring import Kind, average_precision
-from hirl.evals.detection.segmentations import encoded, pixels
 
-from .drawn_set import Document
+from ...drawn_set import Document
 
 Coco = Callable[..., Path]
 
@@ -135,7 +135,10 @@ def test_an_annotation_with_id_0_counts(coco: Coco) -> None:
 
 
 def slow_paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
-    """Each pixel's centre in the box is looked up in the mask, between the centres of its cells by interpolation."""
+    """Each pixel's centre in the box is looked up in the mask, between the centres of its cells by interpolation.
+
+    Around the mask there are zeros, as in detectron2.
+    """
     x1, y1, x2, y2 = box.tolist()
     size = mask.shape[0]
     placed = torch.zeros(height, width, dtype=torch.bool)
@@ -147,8 +150,8 @@ def slow_paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
             total = 0.0
             for row in (int(y // 1), int(y // 1) + 1):
                 for column in (int(x // 1), int(x // 1) + 1):
-                    nearest = mask[min(max(row, 0), size - 1), min(max(column, 0), size - 1)]  # edges go on
-                    total += float(nearest) * (1 - abs(y - row)) * (1 - abs(x - column))
+                    if 0 <= row < size and 0 <= column < size:
+                        total += float(mask[row, column]) * (1 - abs(y - row)) * (1 - abs(x - column))
             placed[i, j] = total >= 0.5
     return placed
 
@@ -157,6 +160,23 @@ def slow_paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
 def test_masks_are_pasted_in_their_boxes(box: list[float], generator: torch.Generator) -> None:
     mask = torch.rand(7, 7, generator=generator)
     assert torch.equal(paste(mask, torch.tensor(box), 14, 20), slow_paste(mask, torch.tensor(box), 14, 20))
+
+
+def test_masks_of_an_ideal_head_are_pasted_closely() -> None:
+    """A head of 14 × 14 whose every cell has the share of it that the object covers: discs, whose boxes touch them."""
+    overlaps = []
+    for radius in (20.3, 33.7, 51.2):
+        for x, y in ((60.0, 60.0), (61.4, 58.7)):
+            pixels_at = torch.arange(120) + 0.5
+            truth = (pixels_at[None, :] - x) ** 2 + (pixels_at[:, None] - y) ** 2 <= radius**2
+            left, top, right, bottom = x - radius, y - radius, x + radius, y + radius
+            cells = torch.linspace(0, 1, 14 * 40 + 1)[:-1] + 1 / (14 * 80)
+            columns, rows = left + cells * (right - left), top + cells * (bottom - top)
+            covered = ((columns[None, :] - x) ** 2 + (rows[:, None] - y) ** 2 <= radius**2).float()
+            mask = covered.view(14, 40, 14, 40).mean((1, 3))
+            placed = paste(mask, torch.tensor([left, top, right, bottom]), 120, 120)
+            overlaps.append(float((placed & truth).sum() / (placed | truth).sum()))
+    assert sum(overlaps) / len(overlaps) > 0.985, overlaps  # with borders that go on outside, 0.975
 
 
 def test_a_box_without_area_has_no_mask() -> None:
@@ -171,5 +191,8 @@ def test_detections_return_to_the_image_they_are_of(coco: Coco) -> None:
     assert one["bbox"] == [5, 5, 15, 25]
     assert (one["image_id"], one["category_id"]) == (1, 7)
     mask = pixels(one["segmentation"], 64, 56)
-    assert int(mask.sum()) == 15 * 25
-    assert mask[5:30, 5:20].all()
+    assert mask[6:29, 6:19].all()
+    assert not mask[:5].any()
+    assert not mask[30:].any()
+    assert not mask[:, :5].any()
+    assert not mask[:, 20:].any()

@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hirl.data.shapes.canvas import Canvas
+from hirl.data.shapes.class_tree import KINDS, TREE
 from hirl.data.shapes.dice import ORDER, Dice, Keys, mix
-from hirl.data.shapes.tree import KINDS, TREE
 
 SPLITS = ("train", "val")
 # arrays of this many pixels per kind stay in the processor's cache

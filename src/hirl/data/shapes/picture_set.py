@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hirl.data.shapes.class_tree import FAMILIES, KINDS, KINGDOMS
 from hirl.data.shapes.painting import SPLITS, kinds_of, paint_all
-from hirl.data.shapes.tree import FAMILIES, KINDS, KINGDOMS
 from hirl.data.sources.cache import cache_folder
 from hirl.data.sources.image_set import ImageSet
 from hirl.files import atomic_write
@@ -42,13 +42,13 @@ class Shapes(ImageSet):
         self, *, images: int = 10_000, size: int = 32, seed: int = 0, split: str = "train", cache: bool = True
     ) -> None:
         if images < 1:
-            raise ValueError(f"Shapes(images={images!r}): the number of pictures must be at least 1.")
+            raise ValueError(f"images is {images!r}, but must be at least 1.")
         if not SMALLEST <= size <= LARGEST:
-            raise ValueError(f"Shapes(size={size!r}): the size in pixels must be from {SMALLEST} to {LARGEST}.")
+            raise ValueError(f"size is {size!r}, but must be from {SMALLEST} to {LARGEST} pixels.")
         if not 0 <= seed < 2**63:
-            raise ValueError(f"Shapes(seed={seed!r}): the seed must be from 0 to 2**63 - 1.")
+            raise ValueError(f"seed is {seed!r}, but must be from 0 to 2**63 - 1.")
         if split not in SPLITS:
-            raise ValueError(f"Shapes(split={split!r}): the split must be one of {', '.join(map(repr, SPLITS))}.")
+            raise ValueError(f"split is {split!r}, but must be one of {', '.join(map(repr, SPLITS))}.")
         self.images, self.size, self.seed, self.split = images, size, seed, split
         kind = torch.from_numpy(kinds_of(seed=seed, split=split, images=images))
         family = kind // (len(KINDS) // len(FAMILIES))

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from hirl.data.sources.escape import one_line
+from hirl.data.sources.folder_labels import given_labels
 from hirl.data.sources.image_set import ImageSet, LabelNames
-from hirl.data.sources.labels import given_labels
 from hirl.data.sources.splits import choose_split, no_splits, usual_name
 
 _CHUNK = 1024  # images converted at a time, to limit the memory of wider intermediate types

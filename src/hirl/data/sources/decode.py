@@ -30,19 +30,8 @@ HAS_HEIF = find_spec("pillow_heif") is not None
 EXTENSIONS = (*_JPEG, *_OTHERS, ".ppm", ".pgm", ".pbm", ".pnm", *(HEIF if HAS_HEIF else ()))
 
 # The exceptions that Pillow's plug-ins and simplejpeg raise for damaged files.
-_DECODER_ERRORS = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    LookupError,
-    EOFError,
-    RuntimeError,
-    OverflowError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-)
+_OF_PYTHON = (OSError, SyntaxError, ValueError, TypeError, LookupError, EOFError, RuntimeError, OverflowError)
+_DECODER_ERRORS = (*_OF_PYTHON, MemoryError, struct.error, zlib.error)
 
 # Errors after which libjpeg would fill in grey or garbage, which Pillow accepts. Stray bytes, the commonest complaint,
 # are harmless.
@@ -73,7 +62,6 @@ def is_image_name(name: str) -> bool:
 
 @cache
 def _register_heif() -> None:
-    """Teach Pillow to read HEIF files."""
     from pillow_heif import register_heif_opener
 
     register_heif_opener()
@@ -108,7 +96,9 @@ def _decoded(image: Image.Image, data: bytes, channels: int, shorter: int | None
         if pixels is not None:
             return pixels
     image.load()  # mode and palette are final only after this
-    return _tensor(_eight_bits(image), "RGB" if channels == 3 else "L")
+    image, mode = _eight_bits(image), "RGB" if channels == 3 else "L"
+    pixels = torch.from_numpy(np.array(image if image.mode == mode else image.convert(mode)))  # (H, W, 3) or (H, W)
+    return pixels.permute(2, 0, 1) if pixels.ndim == 3 else pixels[None]
 
 
 def _jpeg(data: bytes, channels: int, shorter: int) -> Tensor | None:
@@ -134,8 +124,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     """The same image without palette or transparency, with 8 bits per channel."""
     from PIL import Image
 
-    sixteen = image.mode in _SIXTEEN_BITS or (image.mode == "I" and image.format in ("PNG", "PPM"))
-    if sixteen:
+    if image.mode in _SIXTEEN_BITS or (image.mode == "I" and image.format in ("PNG", "PPM")):
         values = np.asarray(image).astype(np.uint32)
         if values.size and int(values.max()) > 0xFFFF:
             raise DecodeError("its values exceed 16 bits")
@@ -147,12 +136,6 @@ def _eight_bits(image: Image.Image) -> Image.Image:
         white = Image.new("RGBA", picture.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, picture).convert("RGB")
     return image
-
-
-def _tensor(image: Image.Image, mode: str) -> Tensor:
-    array = np.array(image if image.mode == mode else image.convert(mode))  # (H, W, 3) or (H, W)
-    pixels = torch.from_numpy(array)
-    return pixels.permute(2, 0, 1) if pixels.ndim == 3 else pixels[None]
 
 
 def _orientation(image: Image.Image) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,35 +14,29 @@ from torch import Tensor
 
 from hirl.data.sources.decode import MAX_BYTES
 from hirl.data.sources.escape import one_line
+from hirl.data.sources.folder_labels import given_labels
 from hirl.data.sources.image_set import BadImage, ImageSet, LabelNames
-from hirl.data.sources.labels import given_labels
-from hirl.data.sources.splits import choose_split, no_splits
+from hirl.data.sources.splits import choose_split, leading_split, no_splits
+
+PARQUET = ".parquet"
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class HuggingFaceImages(ImageSet):
     """Rows of a `datasets.Dataset`; images are decoded when they are read."""
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        rows: Any,
-        column: str,
-        channels: int = 3,
-        labels: Tensor | None = None,
-        label_names: LabelNames = (),
-    ) -> None:
-        super().__init__(name=name, channels=channels, labels=labels, label_names=label_names)
-        self._rows = rows
-        self._column = column
-        self.fingerprint = getattr(rows, "_fingerprint", None)  # the library's own hash of the rows
+    rows: Any
+    column: str
+
+    def __post_init__(self) -> None:
+        self.fingerprint = getattr(self.rows, "_fingerprint", None)  # the library's own hash of the rows
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self.rows)
 
     def read(self, index: int, *, shorter: int | None = None) -> Tensor:
         self._check(index)
-        stored = self._rows[int(index)][self._column]
+        stored = self.rows[int(index)][self.column]
         if not stored or not (stored.get("bytes") or stored.get("path")):
             raise BadImage(index, self.path(index), "the row has no image")
         data = stored["bytes"]
@@ -90,12 +86,15 @@ def open_saved(root: Path, *, split: str | None, channels: int) -> ImageSet:
     )
 
 
-def open_parquet(root: Path, *, split: str | None, channels: int) -> ImageSet:
-    """A folder of parquet files with splits by folder or file name (`train-00000.parquet`), as on the hub."""
+def open_parquet(name: str, files: Path | Sequence[str], *, split: str | None, channels: int) -> ImageSet:
+    """Parquet files of a folder, or at paths or URLs, with splits by name (`train-00000.parquet`), as on the hub."""
     library = _library()
-    name = one_line(str(root))
+    groups: dict[str, list[str]] = {}
+    for file in [] if isinstance(files, Path) else files:
+        groups.setdefault(leading_split(file.rpartition("/")[2]) or "train", []).append(file)
+    place = {"data_dir": str(files)} if isinstance(files, Path) else {"data_files": groups}
     try:
-        found = library.load_dataset("parquet", data_dir=str(root))
+        found = library.load_dataset("parquet", **place)
     except (library.exceptions.DatasetGenerationError, ValueError, OSError) as error:
         reason = one_line(str(error.__cause__ or error)).rstrip(".")
         raise ValueError(f"The parquet files in {name} cannot be read: {reason}.") from error

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from hirl.data.sources.files import FileImages
+from hirl.data.sources.file_images import FileImages
 from hirl.data.sources.image_set import ImageSet
 
 

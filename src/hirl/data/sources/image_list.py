@@ -83,8 +83,7 @@ def _listed(images: ImageSet, place: Path | None, *, read: bool) -> Iterator[Lis
 
 def find_differences(old: ImageList, new: ImageList) -> str | None:
     """How the new list differs from the old one, with counts; None if they hold the same images in the same order."""
-    listed = _with_missing_files(old, new)
-    before, now = ({image.name: image for image in one} for one in (listed, new.images))
+    before, now = ({image.name: image for image in one} for one in (old.images, new.images))
     counts = {
         "added": len(now.keys() - before.keys()),
         "removed": len(before.keys() - now.keys()),
@@ -92,27 +91,11 @@ def find_differences(old: ImageList, new: ImageList) -> str | None:
     }
     if any(counts.values()):
         return ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    if [image.name for image in listed] != [image.name for image in new.images]:
+    if [image.name for image in old.images] != [image.name for image in new.images]:
         return "all in another order"
     if old.fingerprint and new.fingerprint and old.fingerprint != new.fingerprint:
         return "other content"
     return None
-
-
-def _with_missing_files(old: ImageList, new: ImageList) -> tuple[Listed, ...]:
-    """The old images, with missing files by their names.
-
-    Earlier versions listed a missing file by its row number. The order of the images gives it its name.
-    """
-    known = {image.name for image in old.images}
-    missing = iter(
-        [
-            image
-            for row, image in enumerate(new.images)
-            if not image.size and image.name != str(row) and image.name not in known
-        ]
-    )
-    return tuple(next(missing, image) if image.name == str(row) else image for row, image in enumerate(old.images))
 
 
 def path_of(source: Any) -> Path | None:

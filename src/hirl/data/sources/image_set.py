@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -26,6 +27,7 @@ class BadImage(ValueError):  # noqa: N818 - named after the image
         return f"Image {self.index} ({one_line(self.path)}) cannot be read: {one_line(self.reason)}."
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ImageSet(ABC):
     """Images by index. Picklable and cheap to send to worker processes.
 
@@ -39,25 +41,14 @@ class ImageSet(ABC):
             `pixels` has no such image, or is None: then an unreadable image is found when it is read.
     """
 
-    fingerprint: str | None = None
+    name: str
+    channels: int = 3
+    labels: Tensor | None = None
+    label_names: LabelNames = ()
+    pixels: Tensor | None = None
+    readable: Tensor | None = None
+    fingerprint: str | None = field(default=None, init=False)
     """Identifies the content, for sets that are neither pixels in memory nor files; without one nothing is cached."""
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        channels: int = 3,
-        labels: Tensor | None = None,
-        label_names: LabelNames = (),
-        pixels: Tensor | None = None,
-        readable: Tensor | None = None,
-    ) -> None:
-        self.name = name
-        self.channels = channels
-        self.labels = labels
-        self.label_names = label_names
-        self.pixels = pixels
-        self.readable = readable
 
     @abstractmethod
     def __len__(self) -> int: ...

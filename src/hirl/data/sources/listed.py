@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-import numpy as np
 import torch
 
 from hirl.data.sources.decode import is_image_name
 from hirl.data.sources.escape import one_line
-from hirl.data.sources.files import FileImages
+from hirl.data.sources.file_images import open_files
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import choose_split, usual_name
 
@@ -48,14 +47,10 @@ def open_listed(root: Path, lists: Mapping[str, Path], *, split: str | None, cha
     names = _class_names(entry for part in entries.values() for entry in part)
     listed = entries[chosen]
     start = _start(root, listed[0][0])
-    folders = sorted({path.parent for path, _ in listed})
-    number = {folder: place for place, folder in enumerate(folders)}
-    return FileImages(
+    return open_files(
+        [f"{start}/{path}" for path, _ in listed],
         name=f"{name}/{chosen}",
         channels=channels,
-        folders=[str(start / folder) for folder in folders],
-        folder_of=np.array([number[path.parent] for path, _ in listed]),
-        file_names=[path.name for path, _ in listed],
         labels=torch.tensor([[label] for _, label in listed]),
         label_names=(names,),
     )

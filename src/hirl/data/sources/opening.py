@@ -14,13 +14,14 @@ from torch import Tensor
 from hirl.data.sources.arrays import ArrayImages, as_pixels, from_arrays, open_npz
 from hirl.data.sources.decode import is_image_name
 from hirl.data.sources.escape import one_line
-from hirl.data.sources.folder import open_folder
-from hirl.data.sources.hugging_face import is_hugging_face, open_hugging_face, open_parquet, open_saved
+from hirl.data.sources.file_patterns import find_files, is_pattern
+from hirl.data.sources.hugging_face import PARQUET, is_hugging_face, open_hugging_face, open_parquet, open_saved
 from hirl.data.sources.idx import is_idx_name, open_idx
+from hirl.data.sources.image_folder import open_image_folder
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.listed import find_lists, open_listed
 from hirl.data.sources.scan import scan
-from hirl.data.sources.shards import SUFFIXES, ImageStream, open_shards
+from hirl.data.sources.shards import COMPRESSED, SHARDS, open_shards
 from hirl.data.sources.splits import choose_split, no_splits
 from hirl.data.sources.torchvision_sets import KNOWN, known_name, open_torchvision
 
@@ -37,26 +38,10 @@ def open_images(
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
 ) -> ImageSet:
-    """`open_source` for sources with an index: all except tar shards, which can only be streamed."""
-    opened = _open(source, split, channels, labelled, root, download, streams=False)
-    if isinstance(opened, ImageStream):
-        raise ValueError(f"{opened.name} is a stream without an index; unpack the tar shards to use it here.")
-    return opened
-
-
-def open_source(
-    source: Any,
-    *,
-    split: str | None = None,
-    channels: int = 3,
-    labelled: bool | None = None,
-    root: str | os.PathLike[str] | None = None,
-    download: bool = False,
-) -> ImageSet | ImageStream:
-    """Open a path, the name of a data set, arrays, or an object of the library `datasets`.
+    """Open a path, a URL of shards, the name of a data set, arrays, or an object of the library `datasets`.
 
     Args:
-        source: The path, name, arrays or object.
+        source: The path, URL, name, arrays or object. A path or URL of shards may have parts to expand.
         split: train, val, test, ...; by default the training split, if there are several. If only a test split is held
             out, val means that one.
         channels: 3, or 1 for greyscale.
@@ -64,55 +49,11 @@ def open_source(
         root: For torchvision's data sets: the folder that holds them; `source` is then always a name.
         download: For torchvision's data sets: whether to download a missing set.
     """
-    return _open(source, split, channels, labelled, root, download, streams=True)
-
-
-def _open(
-    source: Any,
-    split: str | None,
-    channels: int,
-    labelled: bool | None,
-    root: str | os.PathLike[str] | None,
-    download: bool,
-    *,
-    streams: bool,
-) -> ImageSet | ImageStream:
-    """streams: whether the caller takes tar shards, for the advice to a user who gave something else."""
     if channels not in (1, 3):
-        raise ValueError(f"channels={channels!r} is not possible; choose 3 (colour) or 1 (greyscale).")
-    if isinstance(source, ImageSet | ImageStream):
-        return _unchanged(source, split, channels)
-    if is_hugging_face(source):
-        return open_hugging_face(source, split=split, channels=channels)
-    if isinstance(source, str | os.PathLike):
-        return _open_text(os.fspath(source), split, channels, labelled, root, download, streams=streams)
-    images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
-    if isinstance(images, np.ndarray | Tensor):
-        no_splits(split, name="An array")
-        return from_arrays(images, labels, name="array", channels=channels)
-    raise ValueError(
-        f"A {type(source).__name__} is not a source of images; pass a path, a data set's name, an array, a pair "
-        "(images, labels), or an object of the library datasets."
-    )
-
-
-def _unchanged(source: ImageSet | ImageStream, split: str | None, channels: int) -> ImageSet | ImageStream:
-    no_splits(split, name=source.name)
-    if source.channels != channels:
-        raise ValueError(f"{source.name} was opened with channels={source.channels}, not {channels}.")
-    return source
-
-
-def _open_text(
-    text: str,
-    split: str | None,
-    channels: int,
-    labelled: bool | None,
-    root: str | os.PathLike[str] | None,
-    download: bool,
-    *,
-    streams: bool,
-) -> ImageSet | ImageStream:
+        raise ValueError(f"channels is {channels!r}, but must be 3 (colour) or 1 (greyscale).")
+    if not isinstance(source, str | os.PathLike):
+        return _open_object(source, split, channels)
+    text = os.fspath(source)
     path = Path(text).expanduser()
     drawn = _SHAPES_NAME.fullmatch(text)
     if drawn and root is None and not path.exists():
@@ -126,13 +67,44 @@ def _open_text(
     if path.is_dir():
         return _open_folder(path, split, channels, labelled, hides=drawn is not None or name is not None)
     if not path.exists():
+        if is_pattern(text):
+            return _open_pattern(text, split, channels)
         raise FileNotFoundError(_missing(text))
     if path.suffix.lower() == ".npz":
         return open_npz(path, split=split, channels=channels)
-    if path.name.lower().endswith(SUFFIXES):
-        return open_shards(path, [path], split=split, channels=channels)
-    kinds = f"a folder, a .npz file or tar shards ({', '.join(SUFFIXES)})" if streams else "a folder or a .npz file"
-    raise ValueError(f"{one_line(text)} is not a set of images; pass {kinds}.")
+    if path.name.lower().endswith((*SHARDS, *COMPRESSED)):
+        return open_shards(str(path), [str(path)], split=split, channels=channels)
+    if path.suffix.lower() == PARQUET:
+        return open_parquet(one_line(text), [str(path)], split=split, channels=channels)
+    raise ValueError(f"{one_line(text)} is not a set of images; pass a folder, a .npz or .parquet file, or tar shards.")
+
+
+def _open_pattern(text: str, split: str | None, channels: int) -> ImageSet:
+    root, found = find_files(text, (*SHARDS, *COMPRESSED, PARQUET))
+    shards = [file for file in found if not file.lower().endswith(PARQUET)]
+    if shards:
+        return open_shards(root, shards, split=split, channels=channels)
+    if found:
+        return open_parquet(one_line(text), found, split=split, channels=channels)
+    raise ValueError(f"{one_line(text)} is neither a path nor leads to any tar shard or parquet file.")
+
+
+def _open_object(source: Any, split: str | None, channels: int) -> ImageSet:
+    if isinstance(source, ImageSet):
+        no_splits(split, name=source.name)
+        if source.channels != channels:
+            raise ValueError(f"channels is {channels}, but must be that of {source.name}, {source.channels}.")
+        return source
+    if is_hugging_face(source):
+        return open_hugging_face(source, split=split, channels=channels)
+    images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
+    if isinstance(images, np.ndarray | Tensor):
+        no_splits(split, name="An array")
+        return from_arrays(images, labels, name="array", channels=channels)
+    raise ValueError(
+        f"A {type(source).__name__} is not a source of images; pass a path, a data set's name, an array, a pair "
+        "(images, labels), or an object of the library datasets."
+    )
 
 
 def _open_shapes(size: int, split: str | None, channels: int) -> ImageSet:
@@ -145,9 +117,7 @@ def _open_shapes(size: int, split: str | None, channels: int) -> ImageSet:
     return ArrayImages(name=drawn.name, pixels=pixels, labels=drawn.labels, label_names=drawn.label_names)
 
 
-def _open_folder(
-    path: Path, split: str | None, channels: int, labelled: bool | None, *, hides: bool
-) -> ImageSet | ImageStream:
+def _open_folder(path: Path, split: str | None, channels: int, labelled: bool | None, *, hides: bool) -> ImageSet:
     """Open a folder by its content; files other than images count at the top or one folder below.
 
     hides: the folder has the name of a data set, which may have been meant instead.
@@ -164,11 +134,11 @@ def _open_folder(
         return open_listed(path, lists, split=split, channels=channels)
     near = [(folder, name) for folder, names in found.items() if "/" not in folder for name in names]
     if not any(is_image_name(name) for _, name in near):
-        shards = [path / folder / name for folder, name in near if name.lower().endswith(SUFFIXES)]
+        shards = [str(path / folder / name) for folder, name in near if name.lower().endswith((*SHARDS, *COMPRESSED))]
         if shards:
-            return open_shards(path, shards, split=split, channels=channels)
-        if any(name.lower().endswith(".parquet") for _, name in near):
-            return open_parquet(path, split=split, channels=channels)
+            return open_shards(str(path), shards, split=split, channels=channels)
+        if any(name.lower().endswith(PARQUET) for _, name in near):
+            return open_parquet(one_line(str(path)), path, split=split, channels=channels)
     images = {folder: list(filter(is_image_name, names)) for folder, names in found.items()}
     images = {folder: names for folder, names in images.items() if names}
     if not images:
@@ -176,7 +146,7 @@ def _open_folder(
             ", which takes precedence over the data set of that name: rename it or start elsewhere" if hides else ""
         )
         raise ValueError(f"There is no image in the folder {one_line(str(path))}{instead}.")
-    return open_folder(path, images, split=split, channels=channels, labelled=labelled)
+    return open_image_folder(path, images, split=split, channels=channels, labelled=labelled)
 
 
 def _missing(text: str) -> str:

@@ -11,10 +11,9 @@ import json
 import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hirl.data.sources.cache import cache_folder
@@ -59,7 +58,7 @@ def scan(root: Path) -> dict[str, list[str]]:
     listings: dict[str, Listing] = {}
     fresh = False
     todo: list[tuple[str, frozenset[tuple[int, int]]]] = [("", frozenset())]
-    with _Progress(root) as progress:
+    with closing(_Progress(root)) as progress:
         while todo:
             folder, above = todo.pop()
             path = root / folder
@@ -150,16 +149,11 @@ class _Progress:
         self._next = time.monotonic() + _QUIET_SECONDS
         self._status: Status | None = None
 
-    def __enter__(self) -> _Progress:
-        return self
-
     def found(self, count: int = 1) -> None:
         self._count += count
-        if time.monotonic() >= self._next:
-            self._show()
-            self._next = time.monotonic() + _REFRESH_SECONDS
-
-    def _show(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _REFRESH_SECONDS
         from rich.console import Console
         from rich.markup import escape
 
@@ -170,8 +164,6 @@ class _Progress:
             self._status = console.status(text)
             self._status.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         if self._status is not None:
             self._status.stop()

@@ -1,187 +1,166 @@
-"""Tar shards in webdataset's layout, read sequentially: a stream of images without an index."""
+"""Tar shards in webdataset's layout: images read at any place of local files, or of files behind a URL."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import random
-import tarfile
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from io import FileIO
 
+import numpy as np
+import torch
 from torch import Tensor
 
-from hirl.data.sources.decode import MAX_BYTES, DecodeError, decode, is_image_name
+from hirl.data.sources.decode import MAX_BYTES
 from hirl.data.sources.escape import one_line
-from hirl.data.sources.image_set import BadImage
-from hirl.data.sources.skipped import Skipped
+from hirl.data.sources.folder_labels import given_labels
+from hirl.data.sources.image_set import BadImage, ImageSet, LabelNames
+from hirl.data.sources.packed_names import PackedNames
+from hirl.data.sources.shard_index import ShardIndex, is_url, read_index
 from hirl.data.sources.splits import are_splits, choose_split, leading_split, no_splits
 
-SUFFIXES = (".tar", ".tar.gz", ".tgz")
-_PLACES = 2**32  # more than a shard can hold images
+SHARDS = (".tar",)
+COMPRESSED = (".tar.gz", ".tgz")
+_OPEN_FILES = 256  # of a process; a system usually allows 1,024
+_THREADS = 8  # that make indexes; those of remote shards wait for the network
 
 
-@dataclass(frozen=True)
-class StreamedImage:
-    """`index` combines the shard's number and the position in it, so views do not depend on the reader."""
+class ShardImages(ImageSet):
+    """Images by their place in shards. A process keeps the local shards that it reads open."""
 
-    index: int
-    image: Tensor  # (C, H, W) uint8
-    label: int | None  # from a `.cls` beside the image
-
-
-@dataclass(frozen=True)
-class _Record:
-    index: int
-    path: str
-    data: bytes
-    label: int | None
-    problem: str = ""
-
-
-@dataclass(frozen=True)
-class _Member:
-    key: str
-    name: str
-    data: bytes
-    problem: str = ""
-
-
-class ImageStream:
-    """Images of tar shards, in an order that depends on (seed, epoch) only."""
-
-    def __init__(self, *, name: str, shards: Sequence[Path], channels: int = 3) -> None:
-        self.name = name
-        self.shards = tuple(shards)
-        self.channels = channels
-
-    def read(
+    def __init__(
         self,
         *,
-        seed: int,
-        epoch: int,
-        part: int = 0,
-        parts: int = 1,
-        buffer: int = 0,
-        shorter: int | None = None,
-        skipped: Skipped | None = None,
-        strict: bool = False,
-    ) -> Iterator[StreamedImage]:
-        """One epoch of reader `part` of `parts` (ranks times workers): every parts-th shard of the epoch's order.
+        name: str,
+        shards: Sequence[str],
+        indexes: Sequence[ShardIndex],
+        channels: int = 3,
+        labels: Tensor | None = None,
+        label_names: LabelNames = (),
+    ) -> None:
+        super().__init__(name=name, channels=channels, labels=labels, label_names=label_names)
+        self._shards = tuple(shards)
+        self._shard_of = np.repeat(np.arange(len(shards), dtype=np.int32), [len(one.names) for one in indexes])  # (N,)
+        self._offsets = np.concatenate([np.array(one.offsets, dtype=np.int64) for one in indexes])  # (N,)
+        self._sizes = np.concatenate([np.array(one.sizes, dtype=np.int64) for one in indexes])  # (N,)
+        self._names = PackedNames(member for one in indexes for member in one.names)
+        # The archives' own headers, so that a copy of the shards elsewhere is the same set.
+        content = hashlib.sha256()
+        for shard, index in zip(shards, indexes, strict=True):
+            members = zip(index.names, index.sizes, index.times, index.labels, strict=True)
+            content.update(repr((shard.rpartition("/")[2], list(members))).encode(errors="surrogateescape"))
+        self.fingerprint = content.hexdigest()
 
-        Each image is read by exactly one reader. `buffer` images of a shard are shuffled at a time. A bad image is left
-        out and added to `skipped`, or raised with `strict`.
-        """
-        if not 0 <= part < parts or parts > len(self.shards):
-            raise ValueError(
-                f"reader {part} of {parts} is not possible: {self.name} has {len(self.shards)} shard(s), and readers "
-                "are numbered from 0 with at most one per shard."
-            )
-        for number in self.order(seed=seed, epoch=epoch)[part::parts]:
-            shard = self.shards[number]
-            draw = random.Random(_hash(seed, epoch, shard))
-            for record in _mixed(_records(shard, number * _PLACES), draw, buffer):
-                try:
-                    yield StreamedImage(record.index, self._decode(record, shorter), record.label)
-                except BadImage as bad:
-                    if strict:
-                        raise
-                    if skipped is not None:
-                        skipped.add(bad)
+    def __len__(self) -> int:
+        return len(self._offsets)
 
-    def order(self, *, seed: int, epoch: int) -> list[int]:
-        """The shards' numbers in this epoch's order."""
-        return sorted(range(len(self.shards)), key=lambda number: _hash(seed, epoch, self.shards[number]))
+    def path(self, index: int) -> str:
+        return f"{self._shards[self._shard_of[index]]}/{self._names[index]}"
 
-    def _decode(self, record: _Record, shorter: int | None) -> Tensor:
-        if record.problem:
-            raise BadImage(record.index, record.path, record.problem)
+    def read(self, index: int, *, shorter: int | None = None) -> Tensor:
+        self._check(index)
+        size = int(self._sizes[index])
+        if size > MAX_BYTES:
+            raise BadImage(index, self.path(index), f"{size:,} bytes exceed the limit of {MAX_BYTES:,}")
         try:
-            return decode(record.data, channels=self.channels, shorter=shorter)
-        except DecodeError as error:
-            raise BadImage(record.index, record.path, str(error)) from error
+            data = _read(self._shards[self._shard_of[index]], int(self._offsets[index]), size)
+        except OSError as error:
+            raise BadImage(index, self.path(index), error.strerror or type(error).__name__) from error
+        if len(data) < size:
+            raise BadImage(index, self.path(index), "the shard has become shorter")
+        return self._decode(data, index, shorter)
 
 
-def open_shards(root: Path, shards: Sequence[Path], *, split: str | None, channels: int) -> ImageStream:
-    """`shards` are in or below `root`; their split is given by folder (`train/`) or name (`train-0000.tar`)."""
-    name = one_line(str(root))
-    groups: dict[str, list[Path]] = {}
-    for shard in sorted(shards, key=os.fsencode):
-        folder = shard.parent.name if shard.parent != root else leading_split(shard.name)
-        groups.setdefault(folder or "", []).append(shard)
-    if root.is_dir() and are_splits(groups):
+@lru_cache(maxsize=_OPEN_FILES)
+def _opened(shard: str) -> FileIO:
+    return FileIO(shard)
+
+
+def _read(shard: str, offset: int, size: int) -> bytes:
+    if not is_url(shard):
+        return os.pread(_opened(shard).fileno(), size, offset)
+    from fsspec.core import url_to_fs
+
+    files, path = url_to_fs(shard)  # fsspec keeps one connection per process
+    data: bytes = files.cat_file(path, start=offset, end=offset + size)
+    return data
+
+
+def open_shards(root: str, shards: Sequence[str], *, split: str | None, channels: int) -> ImageSet:
+    """`shards` are `root` or below it; their split is given by folder (`train/`) or name (`train-0000.tar`).
+
+    Classes are numbered over all splits, so that train and val agree.
+    """
+    name = one_line(root)
+    shards = sorted(shards, key=os.fsencode)
+    for shard in shards:
+        if shard.lower().endswith(COMPRESSED):
+            raise ValueError(
+                f"{one_line(shard)} is compressed, so an image in it cannot be read without those before it: "
+                "decompress the shards (gunzip); images are compressed already."
+            )
+    indexes = _indexes(shards, name)
+    if not any(one.names for one in indexes):
+        raise ValueError(f"There is no image in the shards of {name}.")
+    groups: dict[str, list[int]] = {}
+    for number, shard in enumerate(shards):
+        groups.setdefault(_split_of(shard, root), []).append(number)
+    chosen = list(range(len(shards)))
+    if are_splits(groups):
         part = choose_split(split, groups, name=name)
-        shards, name = groups[part], f"{name}/{part}"
+        chosen, name = groups[part], f"{name}/{part}"
     else:
         no_splits(split, name=name)
-        shards = [shard for group in groups.values() for shard in group]
-    if not tarfile.is_tarfile(shards[0]):
-        raise ValueError(f"{one_line(str(shards[0]))} is not a tar file.")
-    return ImageStream(name=name, shards=shards, channels=channels)
+    labels, label_names = _labels(indexes, chosen, name)
+    return ShardImages(
+        name=name,
+        shards=[shards[number] for number in chosen],
+        indexes=[indexes[number] for number in chosen],
+        channels=channels,
+        labels=labels,
+        label_names=label_names,
+    )
 
 
-def _hash(seed: int, epoch: int, shard: Path) -> bytes:
-    """A hash of the shard's name, not its path: the order is the same wherever the shards are stored."""
-    return hashlib.sha256(f"{seed}/{epoch}/".encode() + os.fsencode(shard.name)).digest()
+def _split_of(shard: str, root: str) -> str:
+    folders = shard.removeprefix(root.rstrip("/")).strip("/").split("/")[:-1] if shard != root else []
+    return (folders[-1] if folders else leading_split(shard.rpartition("/")[2])) or ""
 
 
-def _mixed(records: Iterator[_Record], draw: random.Random, buffer: int) -> Iterator[_Record]:
-    waiting: list[_Record] = []
-    for record in records:
-        if len(waiting) < buffer:
-            waiting.append(record)
-            continue
-        if waiting:
-            place = draw.randrange(len(waiting))
-            record, waiting[place] = waiting[place], record
-        yield record
-    draw.shuffle(waiting)
-    yield from waiting
+def _indexes(shards: Sequence[str], name: str) -> list[ShardIndex]:
+    """The indexes of the shards; processes that start together make them in different orders, and share the work."""
+    from rich.console import Console
+    from rich.progress import track
+
+    order = list(range(len(shards)))
+    random.Random(os.getpid()).shuffle(order)
+    console = Console(stderr=True)
+    show = {"console": console, "transient": True, "disable": not console.is_terminal or len(shards) < 2}
+    found: dict[int, ShardIndex] = {}
+    with ThreadPoolExecutor(_THREADS) as threads:
+        try:
+            indexes = threads.map(read_index, [shards[number] for number in order])
+            for number, index in zip(order, track(indexes, f"Indexing {name}", len(shards), **show), strict=True):  # type: ignore[arg-type]
+                found[number] = index
+        except OSError as error:
+            threads.shutdown(cancel_futures=True)
+            raise ValueError(f"The shards of {name} cannot be read: {error}.") from error
+    return [found[number] for number in range(len(shards))]
 
 
-def _records(shard: Path, first_index: int) -> Iterator[_Record]:
-    """The images of a shard; consecutive files with equal names up to the first dot belong together."""
-    index = first_index
-    try:
-        for _, group in groupby(_members(shard), key=lambda member: member.key):
-            members = list(group)
-            label, problem = _label(members)
-            for member in members:
-                if is_image_name(member.name):
-                    path = f"{shard}/{member.name}"
-                    yield _Record(index, path, member.data, label, member.problem or problem)
-                    index += 1
-    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
-        yield _Record(index, str(shard), b"", None, f"the shard cannot be read further ({error})")
-
-
-def _members(shard: Path) -> Iterator[_Member]:
-    with tarfile.open(shard, "r|*") as archive:
-        for entry in archive:
-            archive.members = []  # type: ignore[attr-defined]  # tarfile would keep every header of the shard
-            path = PurePosixPath(entry.name)
-            # nothing is unpacked, but such a name indicates a malicious archive
-            if path.is_absolute() or ".." in path.parts:
-                raise ValueError(
-                    f"The member {one_line(entry.name)!r} of {one_line(str(shard))} points outside the archive."
-                )
-            if not entry.isreg() or path.name.startswith("."):
-                continue
-            key = str(path.parent / path.name.split(".")[0])
-            if entry.size > MAX_BYTES:
-                yield _Member(key, entry.name, b"", f"{entry.size:,} bytes exceed the limit of {MAX_BYTES:,}")
-                continue
-            file = archive.extractfile(entry)
-            yield _Member(key, entry.name, file.read() if file is not None else b"")
-
-
-def _label(members: Sequence[_Member]) -> tuple[int | None, str]:
-    """The class number of the `.cls` file, if there is one, or the problem with it."""
-    for member in members:
-        if member.name.endswith(".cls"):
-            text = member.data.strip()
-            return (int(text), "") if text.isdigit() else (None, "its .cls file does not hold a class number")
-    return None, ""
+def _labels(indexes: Sequence[ShardIndex], chosen: Sequence[int], name: str) -> tuple[Tensor | None, LabelNames]:
+    """Class numbers, or names if there are any, (n, 1); None unless every image of the chosen shards has one."""
+    mine = [label for number in chosen for label in indexes[number].labels]
+    if not mine or any(label is None for label in mine):
+        return None, ()
+    known = [label for one in indexes for label in one.labels if label is not None]
+    if all(isinstance(label, int) for label in known):
+        numbers = torch.tensor([[int(label)] for label in mine if label is not None])
+        _, label_names = given_labels(np.array(known), count=len(known), name=name)
+        return numbers, label_names
+    classes = sorted({str(label) for label in known})
+    number_of = {label: number for number, label in enumerate(classes)}
+    return torch.tensor([[number_of[str(label)]] for label in mine]), (tuple(map(one_line, classes)),)

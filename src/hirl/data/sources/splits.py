@@ -5,11 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-_ALIASES = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation"),
-    "test": ("test", "testing"),
-}
+_ALIASES = {"train": ("train", "training"), "val": ("val", "valid", "validation"), "test": ("test", "testing")}
 # Many sets have a single held-out part and call it test: "val" then means that part.
 _MEANS = {**_ALIASES, "val": _ALIASES["val"] + _ALIASES["test"]}
 

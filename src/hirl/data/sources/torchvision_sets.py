@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ from torch import Tensor
 
 from hirl.data.sources.arrays import ArrayImages, as_pixels
 from hirl.data.sources.cache import cache_folder
-from hirl.data.sources.cifar100_tree import SUPERCLASS_OF, SUPERCLASSES
 from hirl.data.sources.escape import one_line
-from hirl.data.sources.files import FileImages
+from hirl.data.sources.file_images import open_files
 from hirl.data.sources.image_set import ImageSet, LabelNames
 from hirl.data.sources.splits import choose_split
 
@@ -51,6 +49,31 @@ KNOWN: dict[str, _Known] = {
     "svhn": _Known("SVHN", {**_TRAIN_TEST, "extra": {"split": "extra"}}, labels="labels"),
 }
 
+# The 20 superclasses of CIFAR-100, which torchvision leaves out: five classes each, in the official order.
+SUPERCLASSES: dict[str, str] = {
+    "aquatic_mammals": "beaver dolphin otter seal whale",
+    "fish": "aquarium_fish flatfish ray shark trout",
+    "flowers": "orchid poppy rose sunflower tulip",
+    "food_containers": "bottle bowl can cup plate",
+    "fruit_and_vegetables": "apple mushroom orange pear sweet_pepper",
+    "household_electrical_devices": "clock keyboard lamp telephone television",
+    "household_furniture": "bed chair couch table wardrobe",
+    "insects": "bee beetle butterfly caterpillar cockroach",
+    "large_carnivores": "bear leopard lion tiger wolf",
+    "large_man-made_outdoor_things": "bridge castle house road skyscraper",
+    "large_natural_outdoor_scenes": "cloud forest mountain plain sea",
+    "large_omnivores_and_herbivores": "camel cattle chimpanzee elephant kangaroo",
+    "medium_mammals": "fox porcupine possum raccoon skunk",
+    "non-insect_invertebrates": "crab lobster snail spider worm",
+    "people": "baby boy girl man woman",
+    "reptiles": "crocodile dinosaur lizard snake turtle",
+    "small_mammals": "hamster mouse rabbit shrew squirrel",
+    "trees": "maple_tree oak_tree palm_tree pine_tree willow_tree",
+    "vehicles_1": "bicycle bus motorcycle pickup_truck train",
+    "vehicles_2": "lawn_mower rocket streetcar tank tractor",
+}
+SUPERCLASS_OF = {kind: superclass for superclass, kinds in SUPERCLASSES.items() for kind in kinds.split()}
+
 
 def known_name(text: str) -> str | None:
     """The set that `text` means, in any spelling: CIFAR-10, FashionMNIST, fashion-mnist, ..."""
@@ -68,17 +91,8 @@ def open_torchvision(name: str, *, root: Path | None, split: str | None, downloa
     if isinstance(images, np.ndarray | Tensor):
         pixels = as_pixels(images, channels=channels, name=name)
         return ArrayImages(name=f"{name}/{part}", pixels=pixels, labels=labels, label_names=label_names)
-    paths = [os.path.split(path) for path in images]
-    folders = {folder: number for number, folder in enumerate(dict.fromkeys(folder for folder, _ in paths))}
-    return FileImages(
-        name=f"{name}/{part}",
-        channels=channels,
-        folders=list(folders),
-        folder_of=np.array([folders[folder] for folder, _ in paths]),
-        file_names=[file_name for _, file_name in paths],
-        labels=labels,
-        label_names=label_names,
-    )
+    paths = list(map(str, images))
+    return open_files(paths, name=f"{name}/{part}", channels=channels, labels=labels, label_names=label_names)
 
 
 def _load(name: str, known: _Known, part: str, root: Path, download: bool) -> Any:

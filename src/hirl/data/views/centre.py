@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -11,32 +13,24 @@ from hirl.data.upload import upload
 from hirl.data.views.draws import Ints
 from hirl.data.views.geometry import interleaved, resize
 from hirl.data.views.photometry import in_unit_range, normalise_
-from hirl.data.views.render import Batch, Normalisation, Piece, is_batched, to_device
+from hirl.data.views.render import Batch, Normalisation, Piece, is_batched
 
 
+@dataclass(kw_only=True, eq=False)
 class CentreRenderer:
     """Images for evaluation: the shorter side resized to `resize`, then the central square of `size`."""
 
-    def __init__(
-        self,
-        images: ImageSet,
-        *,
-        size: int,
-        resize: int,
-        interpolation: str,
-        normalisation: Normalisation,
-        device: torch.device,
-        strict: bool,
-    ) -> None:
-        self.images = images
-        self.size = size
-        self.resize = resize
-        self.interpolation = interpolation
-        self.normalisation = normalisation
-        self.device = device
-        self.strict = strict
+    images: ImageSet
+    size: int
+    resize: int
+    interpolation: str
+    normalisation: Normalisation
+    device: torch.device
+    strict: bool
+
+    def __post_init__(self) -> None:
         self._skipped = Skipped()
-        self._actual = None if images.readable is None else stand_ins(images.readable)
+        self._actual = None if self.images.readable is None else stand_ins(self.images.readable)
 
     def begin(self, indices: Ints, epoch: int) -> Piece:  # noqa: ARG002 (equal in every epoch)
         if is_batched(self.images):
@@ -56,7 +50,6 @@ class CentreRenderer:
         return Piece(torch.from_numpy(real), [crops], [None], bad, torch.from_numpy(real != indices))
 
     def finish(self, piece: Piece, epoch: int) -> Batch:  # noqa: ARG002
-        piece = to_device(piece, self.device)
         picture = in_unit_range(piece.groups[0][0])
         views = [normalise_(picture, *self.normalisation.tensors(self.device))]
         return Batch(upload(piece.index, self.device), views, [None], piece.replaced)

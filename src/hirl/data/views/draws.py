@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from hirl.seeds import ORDER_VIEW
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _Bits = NDArray[np.uint64]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ORDER_STREAM = 1 << 32  # above any view number
 
 
 def _mix(bits: _Bits) -> _Bits:
@@ -49,5 +50,5 @@ def uniforms(seed: int, epoch: int, samples: Ints, views: Sequence[int], slots: 
 
 def permutation(seed: int, epoch: int, count: int) -> Ints:
     """The order in which an epoch visits `count` samples."""
-    hashes = _hashes(seed, epoch, np.array([_ORDER_STREAM]), np.arange(count), np.zeros(1, dtype=np.int64))
+    hashes = _hashes(seed, epoch, np.array([ORDER_VIEW]), np.arange(count), np.zeros(1, dtype=np.int64))
     return np.argsort(hashes.reshape(-1), kind="stable")

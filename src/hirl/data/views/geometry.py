@@ -62,18 +62,14 @@ def resized_crops(pixels: Tensor, boxes: Boxes, size: int, interpolation: str, o
     numbers = upload(torch.stack([column.to(torch.float32) for column in columns], 1), pixels.device)  # (B, 5)
     at_once = max(1, _PIECE // pixels[0].numel()) if pixels.device.type == "cpu" else len(pixels)
     for some, number, crops in zip(*(t.split(at_once) for t in (pixels, numbers, out)), strict=True):
-        _resized_crops(some, number, size, interpolation, crops)
-
-
-def _resized_crops(pixels: Tensor, numbers: Tensor, size: int, interpolation: str, out: Tensor) -> None:
-    count, channels, height, width = pixels.shape
-    left, extent_across, top, extent_down, flip = numbers.unbind(1)
-    across = _weights(left, extent_across, width, size, interpolation, flip)
-    down = _weights(top, extent_down, height, size, interpolation, torch.zeros_like(flip))
-    flat = pixels.to(torch.float32).reshape(count, channels * height, width)
-    rows = torch.bmm(flat, across.mul_(1 / 255).mT).view(count, channels, height, size)
-    if interpolation == "bicubic":  # overshoots; torchvision rounds to 0..255 after each pass
-        rows.clamp_(0, 1)
-    torch.matmul(down[:, None], rows, out=out)
-    if interpolation == "bicubic":
-        out.clamp_(0, 1)
+        count, channels, height, width = some.shape
+        left, extent_across, top, extent_down, flip = number.unbind(1)
+        across = _weights(left, extent_across, width, size, interpolation, flip)
+        down = _weights(top, extent_down, height, size, interpolation, torch.zeros_like(flip))
+        flat = some.to(torch.float32).reshape(count, channels * height, width)
+        rows = torch.bmm(flat, across.mul_(1 / 255).mT).view(count, channels, height, size)
+        if interpolation == "bicubic":  # overshoots; torchvision rounds to 0..255 after each pass
+            rows.clamp_(0, 1)
+        torch.matmul(down[:, None], rows, out=crops)
+        if interpolation == "bicubic":
+            crops.clamp_(0, 1)

@@ -6,26 +6,21 @@ unchanged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hirl.data.views import View
 from hirl.data.views.draws import Floats, Ints, uniforms
+from hirl.seeds import AUGMENT_SLOTS, COLOUR_SLOTS, CROP_SLOTS
 
 TRIES = 10  # of the random resized crop, as in torchvision
-CROP_SLOTS = range(0, 2 * TRIES + 3)  # areas, ratios, top, left, flip
-_COLOUR_SLOTS = range(32, 42)
-_AUGMENT_SLOTS = range(48, 49)
-MASK_SLOTS = range(64, 66)
-MASK_ATTEMPTS_FROM = 128
 
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
-class Colours:
+class Colours(NamedTuple):
     """The photometric parameters of each row; all arrays are (rows,)."""
 
     order: Ints  # permutation of the four jitters, 0..23; -1: no jitter
@@ -35,8 +30,7 @@ class Colours:
     solarise: Bools
 
 
-@dataclass(frozen=True)
-class Boxes:
+class Boxes(NamedTuple):
     """Crops in pixels; all arrays are (..., views)."""
 
     top: Ints
@@ -46,8 +40,7 @@ class Boxes:
     flip: Bools
 
     def view(self, number: int) -> Boxes:
-        at = (..., number)
-        return Boxes(self.top[at], self.left[at], self.height[at], self.width[at], self.flip[at])
+        return Boxes._make(values[..., number] for values in self)
 
 
 def crop_numbers(seed: int, epoch: int, samples: Ints, views: tuple[View, ...]) -> Floats:
@@ -102,20 +95,14 @@ def shorter_side_needed(numbers: Floats, views: tuple[View, ...]) -> Ints:
 
 def colours(seed: int, epoch: int, samples: Ints, views: tuple[View, ...], which: tuple[int, ...]) -> Colours:
     """The photometric parameters of the views numbered `which`, one view after the other: rows = views × samples."""
-    drawn = uniforms(seed, epoch, samples, which, _COLOUR_SLOTS).transpose(1, 0, 2)  # (views, samples, slots)
+    drawn = uniforms(seed, epoch, samples, which, COLOUR_SLOTS).transpose(1, 0, 2)  # (views, samples, slots)
     parts = [_view_colours(views[number], rows) for number, rows in zip(which, drawn, strict=True)]
-    return Colours(
-        order=np.concatenate([part.order for part in parts]),
-        factors=np.concatenate([part.factors for part in parts]),
-        grey=np.concatenate([part.grey for part in parts]),
-        sigma=np.concatenate([part.sigma for part in parts]),
-        solarise=np.concatenate([part.solarise for part in parts]),
-    )
+    return Colours._make(map(np.concatenate, zip(*parts, strict=True)))
 
 
 def augment_seeds(seed: int, epoch: int, samples: Ints, view: int) -> list[int]:
     """The seed of RandAugment per sample."""
-    numbers = uniforms(seed, epoch, samples, (view,), _AUGMENT_SLOTS)
+    numbers = uniforms(seed, epoch, samples, (view,), AUGMENT_SLOTS)
     return [int(number * (1 << 53)) for number in numbers.reshape(-1)]
 
 

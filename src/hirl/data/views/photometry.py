@@ -144,7 +144,7 @@ def coloured(images: Tensor, drawn: Colours, mean: Tensor, std: Tensor) -> Tenso
     out = torch.empty(images.shape)
     for row in range(len(images)):  # a large image stays in the cache through all stages
         one = slice(row, row + 1)
-        single = Colours(drawn.order[one], drawn.factors[one], drawn.grey[one], drawn.sigma[one], drawn.solarise[one])
+        single = Colours._make(values[one] for values in drawn)
         out[one] = images[one]
         _stages_(out[one] if images.is_floating_point() else out[one].mul_(1 / 255), single, mean, std)
     return out

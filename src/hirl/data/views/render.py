@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache
 from time import perf_counter
 
@@ -21,7 +21,7 @@ from hirl.data.upload import upload
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
 from hirl.data.views.geometry import cropped, interleaved, resized_crops
-from hirl.data.views.masks import block_masks, uploaded_mask
+from hirl.data.views.masks import uploaded_mask
 from hirl.data.views.parameters import augment_seeds, boxes, colours, crop_numbers, shorter_side_needed
 from hirl.data.views.photometry import coloured
 from hirl.data.views.rand_augment import rand_augmented
@@ -132,31 +132,25 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+@dataclass(eq=False)
 class ViewRenderer:
     """Random views; a pure function of (seed, epoch, indices)."""
 
-    def __init__(
-        self,
-        images: ImageSet,
-        views: tuple[View, ...],
-        *,
-        seed: int,
-        normalisation: Normalisation,
-        device: torch.device,
-        strict: bool,
-    ) -> None:
-        self.images = images
-        self.views = views
-        self.seed = seed
-        self.normalisation = normalisation
-        self.device = device
-        self.strict = strict
+    images: ImageSet
+    views: tuple[View, ...]
+    _: KW_ONLY
+    seed: int
+    normalisation: Normalisation
+    device: torch.device
+    strict: bool
+
+    def __post_init__(self) -> None:
         self.stages = Stages()
         self._skipped = Skipped()
-        self._actual = None if images.readable is None else stand_ins(images.readable).numpy()
-        sizes = dict.fromkeys(view.size for view in views)
+        self._actual = None if self.images.readable is None else stand_ins(self.images.readable).numpy()
+        sizes = dict.fromkeys(view.size for view in self.views)
         # Views of equal size share a buffer: fewer, larger operations.
-        self._groups = [tuple(n for n, view in enumerate(views) if view.size == size) for size in sizes]
+        self._groups = [tuple(n for n, view in enumerate(self.views) if view.size == size) for size in sizes]
 
     def begin(self, indices: Ints, epoch: int) -> Piece:
         """The part that runs in a worker: everything on a CPU or for arrays, otherwise reading and cropping."""
@@ -168,8 +162,7 @@ class ViewRenderer:
         return self._colour(piece, epoch) if self.device.type == "cpu" else piece
 
     def finish(self, piece: Piece, epoch: int) -> Batch:
-        """The part that runs in the main process: transfer to the device, and colours if they are still missing."""
-        piece = to_device(piece, self.device)
+        """The part that runs in the main process, for views on the device: colours, if they are still missing."""
         if piece.groups[0].dtype == torch.uint8:
             piece = self._colour(piece, epoch)
         views = [torch.empty(0)] * len(self.views)
@@ -203,7 +196,11 @@ class ViewRenderer:
 
     def _crop_images(self, indices: Ints, epoch: int) -> Piece:
         bad_before = len(self._skipped)
-        groups = [self._empty_crops(group, len(indices)) for group in self._groups]
+        sizes = [self.views[group[0]].size for group in self._groups]
+        groups = [
+            torch.empty(len(group), len(indices), self.images.channels, size, size, dtype=torch.uint8)
+            for group, size in zip(self._groups, sizes, strict=True)
+        ]
         real = indices.copy()
         numbers = crop_numbers(self.seed, epoch, indices, self.views)  # (B, views, slots)
         shorter = shorter_side_needed(numbers, self.views)
@@ -237,13 +234,9 @@ class ViewRenderer:
             crops[row] = rand_augmented(crops[row], self.views[number], self.normalisation.mean, seed)
         return crops
 
-    def _empty_crops(self, group: tuple[int, ...], count: int) -> Tensor:
-        size = self.views[group[0]].size
-        return torch.empty(len(group), count, self.images.channels, size, size, dtype=torch.uint8)
-
     def _masks(self, indices: Ints, epoch: int) -> list[Tensor | None]:
         return [
-            None if view.mask is None else block_masks(view.mask, view.size, self.seed, epoch, indices, number)
+            None if view.mask is None else view.mask.draw(view.size, self.seed, epoch, indices, number)
             for number, view in enumerate(self.views)
         ]
 
@@ -256,7 +249,7 @@ class ViewRenderer:
             drawn = colours(self.seed, epoch, indices, self.views, group)
             groups.append(coloured(crops.flatten(0, 1), drawn, mean, std).view(crops.shape))
         self.stages.photometry += perf_counter() - start
-        return Piece(piece.index, groups, piece.masks, piece.bad)
+        return replace(piece, groups=groups)
 
 
 def to_device(piece: Piece, device: torch.device) -> Piece:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from hirl.data.views.masks import Mask
 
 
-def _check_probability(name: str, value: float) -> None:
+def check_probability(name: str, value: float) -> None:
+    """Raise ValueError unless `value`, called `name`, is between 0 and 1."""
     if not 0 <= value <= 1:
         raise ValueError(f"{name} is {value}, but a probability must be between 0 and 1.")
 
@@ -27,7 +31,7 @@ class Jitter:
     probability: float = 0.8
 
     def __post_init__(self) -> None:
-        _check_probability("Jitter.probability", self.probability)
+        check_probability("Jitter.probability", self.probability)
         for name in ("brightness", "contrast", "saturation"):
             if getattr(self, name) < 0:
                 raise ValueError(f"Jitter.{name} is {getattr(self, name)}, but must be at least 0.")
@@ -43,25 +47,8 @@ class Blur:
     sigma: tuple[float, float] = (0.1, 2.0)
 
     def __post_init__(self) -> None:
-        _check_probability("Blur.probability", self.probability)
+        check_probability("Blur.probability", self.probability)
         _check_range("Blur.sigma", self.sigma, above=0.0, upto=float("inf"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockMask:
-    """Block-wise mask over patches (BEiT's blocks, iBOT's ratios): with `probability`, ratio ± spread of them."""
-
-    patch: int = 16
-    probability: float = 0.5
-    ratio: float = 0.3
-    spread: float = 0.2
-
-    def __post_init__(self) -> None:
-        _check_probability("BlockMask.probability", self.probability)
-        if self.patch < 1:
-            raise ValueError(f"BlockMask.patch is {self.patch}, but must be at least 1 pixel.")
-        if not 0 <= self.ratio - self.spread <= self.ratio + self.spread <= 1:
-            raise ValueError(f"BlockMask.ratio ± spread is {self.ratio} ± {self.spread}, but must be between 0 and 1.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +64,7 @@ class View:
     grey: float = 0.0
     blur: Blur | None = None
     solarise: float = 0.0
-    mask: BlockMask | None = None
+    mask: Mask | None = None
     rand_augment: str | None = None  # timm's name of a policy, such as rand-m9-mstd0.5-inc1; between crop and colours
 
     def __post_init__(self) -> None:
@@ -88,7 +75,7 @@ class View:
         if self.interpolation not in ("bilinear", "bicubic"):
             raise ValueError(f"View.interpolation is {self.interpolation!r}, but must be one of 'bilinear', 'bicubic'.")
         for name in ("flip", "grey", "solarise"):
-            _check_probability(f"View.{name}", getattr(self, name))
+            check_probability(f"View.{name}", getattr(self, name))
         if self.mask is not None and self.size % self.mask.patch:
             raise ValueError(
                 f"View.size is {self.size}, but must be a multiple of the mask's patch, {self.mask.patch}."

@@ -18,15 +18,21 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from hirl.evals.detection import regions
 from hirl.evals.detection.proposals import Proposals
 from hirl.evals.detection.regions import Found, HeadSizes, SeededSampler, Target
+from hirl.seeds import RegionStream
 
 ANCHORS = ((32, 64, 128, 256, 512),)
+STRIDE = 16  # of res4
 BEFORE_NMS = 6  # times as many proposals as are kept
+OVERLAP = 0.5  # from which a region counts as a hit
+PRECISION = (10.0, 10.0, 5.0, 5.0)  # of the boxes' centres and sides
+BETA = 0.0  # of the losses of boxes: absolute differences
 POOLED = 14
-STREAM = 1  # of random numbers
 
 
 class C4Body(nn.Module):
     """conv1 to res4."""
+
+    strides = (STRIDE,)
 
     def __init__(self, resnet: nn.Module) -> None:
         super().__init__()
@@ -47,11 +53,11 @@ class C4Heads(nn.Module):
         net: Any = resnet
         self.res5 = net.layer4
         self.norm = nn.BatchNorm2d(width)
-        self.classifier, self.refiner = regions.box_layers(width, classes, boxes=classes)
+        self.classifier, self.refiner = regions.box_layers(width, classes)
         self.masks = MaskRCNNPredictor(width, 256, classes) if segment else None
-        self.matcher = Matcher(0.5, 0.5)
-        self.samplers = [SeededSampler(sizes.regions, 0.25, STREAM)]
-        self.coder = regions.coder((10.0, 10.0, 5.0, 5.0))
+        self.matcher = Matcher(OVERLAP, OVERLAP)
+        self.samplers = [SeededSampler(sizes.regions, regions.POSITIVE_SHARE, RegionStream.C4)]
+        self.coder = regions.coder(PRECISION)
 
     def forward(
         self,
@@ -68,7 +74,7 @@ class C4Heads(nn.Module):
         logits, deltas = self._predicted(features)
         losses = {
             "class": regions.class_loss(logits, sampled),
-            "box": regions.box_loss(deltas, sampled, targets, self.coder, beta=0.0),
+            "box": regions.box_loss(deltas, sampled, targets, self.coder, beta=BETA),
         }
         if self.masks is not None:
             positive = torch.cat([one.positive for one in sampled])
@@ -108,9 +114,16 @@ def c4_parts(
 ) -> tuple[nn.Module, Proposals, nn.Module]:
     """Body, proposals and heads on a ResNet of timm or torchvision, whose layers they take over."""
     middle, width = (_channels(resnet, layer) for layer in ("layer3", "layer4"))
-    kept = {"training": 2 * sizes.proposals, "testing": sizes.proposals}
-    rpn = Proposals(middle, ANCHORS, kept={part: (BEFORE_NMS * count, count) for part, count in kept.items()}, beta=0.0)
-    return C4Body(resnet), rpn, C4Heads(resnet, width, classes, sizes, segment=segment)
+    body = C4Body(resnet)
+    if any(layer.dilation != (1, 1) for layer in body.modules() if isinstance(layer, nn.Conv2d)):
+        raise ValueError(
+            f"a detector needs a ResNet whose third stage has a stride of {STRIDE}, but this one is dilated"
+        )
+    after = {"training": 2 * sizes.proposals, "testing": sizes.proposals}
+    kept = {part: (BEFORE_NMS * count, count) for part, count in after.items()}
+    # As in detectron2: anchors may cross the border, and an object's best anchor is learnt however little they overlap.
+    rpn = Proposals(middle, ANCHORS, body.strides, kept=kept, beta=BETA, inside=False, least=0.0)
+    return body, rpn, C4Heads(resnet, width, classes, sizes, segment=segment)
 
 
 def is_resnet(network: nn.Module) -> bool:

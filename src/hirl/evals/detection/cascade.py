@@ -1,18 +1,19 @@
 """Cascade Mask R-CNN (Cai, Vasconcelos, "Cascade R-CNN: High Quality Object Detection and Instance Segmentation", 2019,
 arXiv:1906.09756): three heads in a row, each on the boxes of the one before and with a stricter idea of a hit.
 
-Each stage has a box head of two layers, refines boxes whatever their class, and has a mask head of its own; in testing
-the class scores and the masks of the three are averaged. Losses of stages count 1, ½ and ¼.
+As in iBOT's published runs (Zhou et al. 2022, arXiv:2111.07832; its files `vit_*_giou_4conv1f_coco_3x.py` for
+mmdetection): a box head of four convolutions and one layer per stage, boxes refined per class and learnt by GIoU, and a
+mask head of its own. In testing the logits of classes and the masks of the three stages are averaged.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torchvision.models.detection._utils import Matcher
-from torchvision.models.detection.faster_rcnn import TwoMLPHead
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.ops import clip_boxes_to_image
 
@@ -20,14 +21,40 @@ from hirl.evals.detection import regions
 from hirl.evals.detection.proposals import Proposals
 from hirl.evals.detection.pyramid import SCALES, PyramidBody
 from hirl.evals.detection.regions import Found, HeadSizes, Regions, SeededSampler, Target
+from hirl.seeds import RegionStream
 
 OVERLAPS = (0.5, 0.6, 0.7)  # from which a region counts as a hit
 WEIGHTS = (1.0, 0.5, 0.25)  # of the losses
-PRECISION = (10.0, 20.0, 30.0)  # of the boxes' centres; half of it for their sides
+DEVIATIONS = ((0.1, 0.1, 0.2, 0.2), (0.05, 0.05, 0.1, 0.1), (0.033, 0.033, 0.067, 0.067))  # of boxes: x, y, sides
+CONVOLUTIONS = 4  # of a box head, and of a mask head
 BOX_SIZE, MASK_SIZE = 7, 14  # pooled
+GIOU_WEIGHT = 10.0  # of the loss of boxes
 ANCHOR = 8  # strides an anchor is wide
-BETA = 1.0  # of the loss of boxes
-STREAM = 10  # of random numbers, for the first stage
+LEAST = 0.3  # overlap from which an object's best anchor is learnt
+BETA = 1 / 9  # of the proposals' loss of boxes
+
+
+class BoxHead(nn.Module):
+    """Convolutions with batch norm, then one layer."""
+
+    def __init__(self, channels: int, hidden: int) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(*(self._block(channels) for _ in range(CONVOLUTIONS)))
+        self.layer = nn.Linear(channels * BOX_SIZE**2, hidden)
+        nn.init.xavier_uniform_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    @staticmethod
+    def _block(channels: int) -> nn.Sequential:
+        convolution = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+        parts = OrderedDict(convolution=convolution, norm=nn.BatchNorm2d(channels), relu=nn.ReLU())
+        return nn.Sequential(parts)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(R, channels, 7, 7) → (R, hidden)"""
+        features: Tensor = self.layer(self.convolutions(pooled).flatten(1)).relu()
+        return features
 
 
 class Stage(nn.Module):
@@ -36,21 +63,18 @@ class Stage(nn.Module):
     def __init__(self, classes: int, sizes: HeadSizes, *, segment: bool) -> None:
         super().__init__()
         channels, hidden = sizes.channels, sizes.hidden
-        self.head = TwoMLPHead(channels * BOX_SIZE**2, hidden)
-        for layer in (self.head.fc6, self.head.fc7):
-            nn.init.xavier_uniform_(layer.weight)
-            nn.init.zeros_(layer.bias)
-        self.classifier, self.refiner = regions.box_layers(hidden, classes, boxes=1)
+        self.head = BoxHead(channels, hidden)
+        self.classifier, self.refiner = regions.box_layers(hidden, classes)
         self.masks = None
         if segment:
             self.masks = nn.Sequential(
-                MaskRCNNHeads(channels, (channels,) * 4, 1), MaskRCNNPredictor(channels, channels, classes)
+                MaskRCNNHeads(channels, (channels,) * CONVOLUTIONS, 1), MaskRCNNPredictor(channels, channels, classes)
             )
 
     def forward(self, pooled: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits (R, 1 + classes) and deltas (R, 1, 4)."""
+        """Logits (R, 1 + classes) and deltas (R, classes, 4)."""
         features = self.head(pooled)
-        return self.classifier(features).float(), self.refiner(features).float()[:, None]
+        return self.classifier(features).float(), self.refiner(features).float().unflatten(1, (-1, 4))
 
 
 class CascadeHeads(nn.Module):
@@ -60,8 +84,11 @@ class CascadeHeads(nn.Module):
         super().__init__()
         self.stages = nn.ModuleList(Stage(classes, sizes, segment=segment) for _ in OVERLAPS)
         self.matchers = [Matcher(overlap, overlap) for overlap in OVERLAPS]
-        self.samplers = [SeededSampler(sizes.regions, 0.25, STREAM + number) for number in range(len(OVERLAPS))]
-        self.coders = [regions.coder((centre, centre, centre / 2, centre / 2)) for centre in PRECISION]
+        self.samplers = [
+            SeededSampler(sizes.regions, regions.POSITIVE_SHARE, RegionStream.CASCADE + number)
+            for number in range(len(OVERLAPS))
+        ]
+        self.coders = [regions.coder((1 / x, 1 / y, 1 / w, 1 / h)) for x, y, w, h in DEVIATIONS]
 
     def forward(
         self,
@@ -83,21 +110,24 @@ class CascadeHeads(nn.Module):
             logits, deltas = stage(regions.pool(maps, strides, [one.boxes for one in sampled], BOX_SIZE))
             weight = WEIGHTS[number]
             losses[f"class{number}"] = weight * regions.class_loss(logits, sampled)
-            losses[f"box{number}"] = weight * regions.box_loss(deltas, sampled, targets, coder, beta=BETA)
+            losses[f"box{number}"] = weight * regions.giou_loss(deltas, sampled, targets, coder, weight=GIOU_WEIGHT)
             if stage.masks is not None:
                 positive = [one.boxes[one.positive] for one in sampled]
                 shapes = stage.masks(regions.pool(maps, strides, positive, MASK_SIZE)).float()
                 losses[f"mask{number}"] = weight * regions.mask_loss(shapes, sampled, targets)
-            refined = self._refined(number, deltas, [one.boxes for one in sampled], sizes)
+            labels = torch.cat([one.labels for one in sampled])
+            labels = torch.where(labels > 0, labels, _likeliest(logits))
+            refined = self._refined(number, deltas, labels, [one.boxes for one in sampled], sizes)
             boxes = [_without_given(mine, one) for mine, one in zip(refined, sampled, strict=True)]
         return [], losses
 
     @torch.no_grad()
     def _refined(
-        self, number: int, deltas: Tensor, boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
+        self, number: int, deltas: Tensor, labels: Tensor, boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
     ) -> list[Tensor]:
-        """What a stage makes of its boxes; the next one learns from them as they are."""
-        decoded = self.coders[number].decode_single(deltas[:, 0], torch.cat(list(boxes)))
+        """What a stage makes of its boxes, each by the deltas of its label; the next one takes them as they are."""
+        mine = deltas[torch.arange(len(labels), device=labels.device), labels - 1]
+        decoded = self.coders[number].decode_single(mine, torch.cat(list(boxes)))
         parts = decoded.split([len(one) for one in boxes])
         return [clip_boxes_to_image(part, size) for part, size in zip(parts, sizes, strict=True)]
 
@@ -109,15 +139,17 @@ class CascadeHeads(nn.Module):
         sizes: Sequence[tuple[int, int]],
     ) -> list[Found]:
         boxes = list(proposals)
-        scores = []
-        for number, stage in enumerate(self.stages):
+        logits, deltas = self.stages[0](regions.pool(maps, strides, boxes, BOX_SIZE))
+        total = logits
+        for number, stage in enumerate(self.stages[1:]):
+            boxes = self._refined(number, deltas, _likeliest(logits), boxes, sizes)
             logits, deltas = stage(regions.pool(maps, strides, boxes, BOX_SIZE))
-            scores.append(logits.softmax(1))
-            boxes = self._refined(number, deltas, boxes, sizes)
+            total = total + logits
+        scores = (total / len(self.stages)).softmax(1)
+        decoded = self.coders[-1].decode_single(deltas.flatten(1), torch.cat(boxes)).unflatten(1, (-1, 4))
         counts = [len(one) for one in boxes]
-        parts = zip(torch.stack(scores).mean(0).split(counts), boxes, sizes, strict=True)
-        found = [regions.detections(mine, ends[:, None], size) for mine, ends, size in parts]
-        return self._with_masks(maps, strides, found)
+        parts = zip(scores.split(counts), decoded.split(counts), sizes, strict=True)
+        return self._with_masks(maps, strides, [regions.detections(*part) for part in parts])
 
     def _with_masks(self, maps: Sequence[Tensor], strides: Sequence[float], found: list[Found]) -> list[Found]:
         heads = [stage.masks for stage in self.stages if isinstance(stage, Stage) and stage.masks is not None]
@@ -126,6 +158,11 @@ class CascadeHeads(nn.Module):
         pooled = regions.pool(maps, strides, [one.boxes for one in found], MASK_SIZE)
         shapes = torch.stack([head(pooled).float().sigmoid() for head in heads]).mean(0)
         return regions.with_masks(found, shapes)
+
+
+def _likeliest(logits: Tensor) -> Tensor:
+    """The label of each region if it is none of the background."""
+    return logits[:, 1:].argmax(1) + 1
 
 
 def _without_given(refined: Tensor, sampled: Regions) -> Tensor:
@@ -138,8 +175,7 @@ def cascade_parts(
 ) -> tuple[nn.Module, Proposals, nn.Module]:
     """Body, proposals and heads on a plain vision transformer."""
     body = PyramidBody(vit, sizes.channels)
-    strides = [body.patch / scale for scale in (*SCALES, SCALES[-1] / 2)]
     kept = {"training": (2 * sizes.proposals,) * 2, "testing": (sizes.proposals,) * 2}
-    anchors = [[round(ANCHOR * stride)] for stride in strides]
-    rpn = Proposals(sizes.channels, anchors, kept=kept, beta=1 / 9)
+    anchors = [[ANCHOR * stride] for stride in body.strides]
+    rpn = Proposals(sizes.channels, anchors, body.strides, kept=kept, beta=BETA, inside=True, least=LEAST)
     return body, rpn, CascadeHeads(classes, sizes, segment=segment)

@@ -13,8 +13,12 @@ from hirl.evals.detection.cascade import cascade_parts
 from hirl.evals.detection.pyramid import PyramidBody, is_plain_vit
 from hirl.evals.detection.regions import Found, HeadSizes, SeededSampler, Target
 from hirl.evals.detection.torchvision_vit import as_timm, is_torchvision_vit
+from hirl.evals.training.regularisation import add_drop_paths
+from hirl.methods.parts.drop_path import DropPath, set_factors
+from hirl.seeds import mix_seed
 
 C4_MULTIPLE = 32  # of which a batch's sides are multiples
+PATHS = 2  # stream of random numbers
 
 
 class Detector(nn.Module):
@@ -25,6 +29,7 @@ class Detector(nn.Module):
         self.body = body
         self.proposals = proposals
         self.heads = heads
+        self.drop_paths: Sequence[DropPath] = ()
 
     @property
     def kind(self) -> str:
@@ -44,6 +49,11 @@ class Detector(nn.Module):
         yield self.proposals.fg_bg_sampler  # type: ignore[misc]
         yield from self.heads.samplers  # type: ignore[misc]
 
+    def set_drop_path(self, rate: float) -> None:
+        """Let a transformer's blocks drop their residual branches in training, the last of them at this rate."""
+        if isinstance(self.body, PyramidBody):
+            self.drop_paths = add_drop_paths(self.body.vit, rate)
+
     def forward(
         self,
         images: Tensor,
@@ -58,12 +68,19 @@ class Detector(nn.Module):
         """
         for sampler in self.samplers:
             sampler.seeds = seeds
+        if self.training and self.drop_paths:
+            self._draw_paths(seeds, images.device)
         maps = self.body(images, sizes)
-        strides = [images.shape[-1] / one.shape[-1] for one in maps]
         named = {str(level): one for level, one in enumerate(maps)}
         boxes, losses = self.proposals(ImageList(images, list(sizes)), named, targets)
-        found, more = self.heads(maps, strides, boxes, sizes, targets)
+        found, more = self.heads(maps, self.body.strides, boxes, sizes, targets)
         return found, {name.removeprefix("loss_"): loss for name, loss in losses.items()} | more
+
+    def _draw_paths(self, seeds: Sequence[int], device: torch.device) -> None:
+        """What is dropped for an image is a function of its seed, whichever process and part of a batch it is in."""
+        generators = [torch.Generator().manual_seed(mix_seed(seed, PATHS)) for seed in seeds]
+        chances = [torch.rand(len(self.drop_paths), generator=generator) for generator in generators]
+        set_factors(self.drop_paths, torch.stack(chances, dim=1), device)
 
 
 def make_detector(

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from hirl.data.annotations.annotated_images import DetectionSet, check_parts
 from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
-from hirl.evals.detection.annotations import DetectionSet, check_parts
 from hirl.files import atomic_write
-from hirl.seeds import mix_seed
+from hirl.seeds import Stream, mix_seed
 from hirl.terminal.figures import Figure, Kind
 
 if TYPE_CHECKING:
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from hirl.evals.detection.predictions import Prediction
     from hirl.evals.detection.schedule import Schedule
     from hirl.evals.detection.scoring import Precision
-    from hirl.evals.images import ImageRequest
+    from hirl.features.image_request import ImageRequest
 
-HEADS = 30  # stream of random numbers
 PICTURES = 40  # on the page
 HEADLINE = ("AP", "AP50", "AP75")
 
@@ -41,10 +40,17 @@ class Detection(Evaluation):
     Args:
         segment: Learn and score masks as well; false for boxes alone.
         epochs: Passes over the training images; by default 24.4 (C4: 180,000 steps of COCO) or 12 (cascade).
-        batch_size: Images per step, over all processes and accumulated parts; by default 16.
-        lr: The rate at a batch of 16, scaled with the batch; by default 0.02 (C4) or 1e-4 (cascade; MoCo v3 1.6e-4).
+        batch_size: Images per step, over all processes and accumulated parts; by default 16, and 32 for transformers
+            narrower than ViT-B.
+        lr: The rate at the default batch, scaled with the batch; by default 0.02 (C4) or 1e-4 (cascade; 1.6e-4 for
+            encoders of MoCo v3).
+        source: Whose schedule a cascade follows: "ibot" for iBOT's published run (layer decay 0.75, or 0.8 for ViT-S;
+            the rate falls after 8 and 11 of 12 epochs), "paper" for what the HIRL paper prints (0.65; 9 and 11).
+        drop_path: Probability that a transformer's last block drops its residual branches in training; by default 0.2,
+            and 0.1 for transformers narrower than ViT-B.
         short_sides: Shorter sides of training images in pixels, one of which is drawn; the largest is that of testing.
         long_side: The longer side at most; by default 1333, or in the same ratio to short_sides.
+        keep_empty: Learn from images without objects too; false to leave them out, as detectron2 and mmdetection do.
         accumulate: Parts that a batch is cut into if it does not fit at once.
         precision: Of the forward and backward pass.
         regions: Regions per image that the heads learn from.
@@ -54,12 +60,16 @@ class Detection(Evaluation):
     """
 
     name: ClassVar[str] = "detection"
+    revision: ClassVar[int] = 2  # anchors at fixed strides, masks pasted with zeros around, iBOT's heads of a cascade
     segment: bool = True
     epochs: float | None = None
     batch_size: int | None = None
     lr: float | None = None
+    source: Literal["ibot", "paper"] = "ibot"
+    drop_path: float | None = None
     short_sides: tuple[int, ...] | None = None
     long_side: int | None = None
+    keep_empty: bool = True
     accumulate: int = 1
     precision: Literal["32-true", "bf16-mixed", "16-mixed"] = "32-true"
     regions: int = 512
@@ -72,10 +82,12 @@ class Detection(Evaluation):
         return Needs(features=False)
 
     def open_parts(self, request: ImageRequest) -> dict[Part, ImageSet]:
-        from hirl.evals.detection.opening import open_detection
+        from hirl.data.annotations.detection_folder import open_detection
 
         source, split = _path(request.data), request.split or "train"
         train = open_detection(source, split, segment=self.segment, channels=request.channels)
+        if not self.keep_empty:
+            train = train.with_objects()
         if request.test_data is None and source.is_file():
             raise ValueError(f"{str(source)!r} is one part alone: name the annotations to test on with --test_data")
         test = open_detection(
@@ -90,12 +102,12 @@ class Detection(Evaluation):
 
     def run(self, subject: Subject) -> Result:
         from hirl.evals.detection.predictions import predict
-        from hirl.evals.processes import join_processes
+        from hirl.processes import launch
 
         train, test = subject.train, subject.test
         assert isinstance(train, DetectionSet)
         assert isinstance(test, DetectionSet)
-        fabric = join_processes(subject.device, self.precision)
+        fabric = launch(str(subject.device), precision=self.precision)
         detector, schedule = self._detector(subject, train)
         subject.message(f"detection: {detector.kind} on {len(train):,} images, {schedule}")
         if subject.folder is not None and fabric.is_global_zero:
@@ -125,15 +137,16 @@ class Detection(Evaluation):
 
         sizes = HeadSizes(self.regions, self.proposals, self.channels, self.hidden)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(mix_seed(subject.seed, HEADS))
+            torch.manual_seed(mix_seed(subject.seed, Stream.DETECTOR))
             encoder = copy.deepcopy(subject.encoder)
             detector = make_detector(encoder, len(train.categories), segment=self.segment, sizes=sizes)
         trained_parameters(detector)
-        schedule = published(detector, subject.method).scaled(
+        schedule = published(detector, subject.facts, self.source).scaled(
             len(train),
             epochs=self.epochs,
             batch_size=self.batch_size,
             lr=self.lr,
+            drop_path=self.drop_path,
             short_sides=self.short_sides,
             long_side=self.long_side,
         )
@@ -142,14 +155,21 @@ class Detection(Evaluation):
     def _train(
         self, subject: Subject, fabric: Fabric, detector: Detector, schedule: Schedule, train: DetectionSet
     ) -> None:
+        from hirl.encoders.encoder_file import network_hash
+        from hirl.evals.detection.detector_training import Training
         from hirl.evals.detection.samples import TrainingSamples
-        from hirl.evals.detection.training import Training
         from hirl.evals.detection.transforms import Augmentation
         from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
-        from hirl.runs.encoder_file import network_hash
 
         augmentation = Augmentation(schedule.short_sides, schedule.long_side, schedule.crops)
-        about = [self.arguments, subject.seed, train.fingerprint, vars(subject.normalisation)]
+        about = [
+            self.arguments,
+            self.revision,
+            schedule.settled,
+            subject.seed,
+            train.fingerprint,
+            vars(subject.normalisation),
+        ]
         identity = network_hash(detector.state_dict(), *about)
         synchronise_batch_norm(detector)
         Training(
@@ -231,7 +251,7 @@ def _report_faults(subject: Subject, fabric: Fabric, *parts: DetectionSet) -> No
 
 def _write(subject: Subject, folder: Path, test: DetectionSet, predictions: list[Prediction], result: Result) -> None:
     """The predictions in COCO's result format, and a page of pictures."""
-    from hirl.evals.detection.page import write_page
+    from hirl.evals.detection.predictions_page import write_page
     from hirl.terminal.figures import format_figure
 
     with atomic_write(folder / "predictions.json") as aside:

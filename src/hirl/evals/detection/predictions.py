@@ -9,14 +9,15 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from hirl import ranks
+from hirl.data.annotations.annotated_images import AnnotatedImage, DetectionSet
+from hirl.data.annotations.segmentations import encoded
 from hirl.data.views.render import Normalisation
-from hirl.evals.detection.annotations import AnnotatedImage, DetectionSet
 from hirl.evals.detection.detector import Detector, float_images, padded
 from hirl.evals.detection.regions import Found, paste
 from hirl.evals.detection.samples import TestImages
 from hirl.evals.detection.schedule import Schedule
-from hirl.evals.detection.segmentations import encoded
-from hirl.evals.processes import gathered
+from hirl.signals import shielded
 from hirl.terminal.progress import Progress, no_progress
 
 Prediction = dict[str, Any]  # image_id, category_id, bbox, score and, with masks, segmentation
@@ -39,14 +40,14 @@ def predict(
     shown = TestImages(images, places, short=schedule.short_sides[-1], long=schedule.long_side)
     loader: DataLoader[tuple[int, Tensor]] = DataLoader(shown, batch_size=None, num_workers=workers)
     mine: list[Prediction] = []
-    for done, (place, image) in enumerate(loader, start=1):
+    for done, (place, image) in enumerate(shielded(loader), start=1):
         batch = float_images([image.to(fabric.device)], normalisation.mean, normalisation.std)
         size = (image.shape[1], image.shape[2])
         with fabric.autocast():
             found, _ = detector(padded(batch, detector.multiple), [size])
         mine += results(found[0], size, images.images[place], images)
         progress("detection: test", done, len(places))
-    joined = [one for part in gathered(mine) for one in part]
+    joined = [one for part in ranks.world().objects(mine) for one in part]
     return sorted(joined, key=lambda one: one["image_id"])  # stable: the score still falls within an image
 
 

@@ -53,6 +53,11 @@ class PyramidBody(nn.Module):
     def patch(self) -> int:
         return int(self.vit.patch_embed.feat_ratio())
 
+    @property
+    def strides(self) -> tuple[float, ...]:
+        """Pixels between neighbours of each map, whatever the size of the images."""
+        return tuple(self.patch / scale for scale in (*SCALES, SCALES[-1] / 2))
+
     def forward(self, images: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Tensor]:
         """`sizes`: height and width of each image within the padded batch, whose sides are multiples of two patches."""
         grids = [(-(-height // self.patch), -(-width // self.patch)) for height, width in sizes]

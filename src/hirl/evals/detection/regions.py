@@ -15,11 +15,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, BoxCoder, Matcher
-from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image, remove_small_boxes, roi_align
+from torchvision.ops import (
+    batched_nms,
+    box_iou,
+    clip_boxes_to_image,
+    generalized_box_iou_loss,
+    remove_small_boxes,
+    roi_align,
+)
 
 from hirl.seeds import mix_seed
 
 SCORE, OVERLAP, DETECTIONS = 0.05, 0.5, 100  # what a detection needs, what NMS allows, how many an image may have
+POSITIVE_SHARE = 0.25  # of the regions that a head learns from, at most
+CERTAIN = 0.5  # from which a pixel belongs to the mask
 
 
 @dataclass(frozen=True)
@@ -143,9 +152,9 @@ def _aligned(features: Tensor, rows: Tensor, stride: float, size: int) -> Tensor
     return pooled
 
 
-def box_layers(width: int, classes: int, boxes: int) -> tuple[nn.Linear, nn.Linear]:
-    """The layers that score the classes and the background, and that refine `boxes` boxes of each region."""
-    layers = nn.Linear(width, classes + 1), nn.Linear(width, boxes * 4)
+def box_layers(width: int, classes: int) -> tuple[nn.Linear, nn.Linear]:
+    """The layers that score the classes and the background, and that refine the box of each region per class."""
+    layers = nn.Linear(width, classes + 1), nn.Linear(width, classes * 4)
     for layer, std in zip(layers, (0.01, 0.001), strict=True):
         nn.init.normal_(layer.weight, std=std)
         nn.init.zeros_(layer.bias)
@@ -160,16 +169,33 @@ def class_loss(logits: Tensor, regions: Sequence[Regions]) -> Tensor:
 def box_loss(
     deltas: Tensor, regions: Sequence[Regions], targets: Sequence[Target], coder: BoxCoder, *, beta: float
 ) -> Tensor:
-    """Smooth L1 over the positive regions, over the number of all; `deltas` (R, classes or 1, 4)."""
+    """Smooth L1 over the positive regions, over the number of all; `deltas` (R, classes, 4)."""
     labels = torch.cat([one.labels for one in regions])
     positive = (labels > 0).nonzero().flatten()
     wanted = [
         coder.encode_single(target["boxes"].to(one.boxes)[one.matched[one.positive]], one.boxes[one.positive])
         for one, target in zip(regions, targets, strict=True)
     ]
-    column = labels[positive] - 1 if deltas.shape[1] > 1 else torch.zeros_like(positive)
-    loss = F.smooth_l1_loss(deltas[positive, column], torch.cat(wanted), beta=beta, reduction="sum")
+    loss = F.smooth_l1_loss(deltas[positive, labels[positive] - 1], torch.cat(wanted), beta=beta, reduction="sum")
     return loss / max(1, len(labels))
+
+
+def giou_loss(
+    deltas: Tensor, regions: Sequence[Regions], targets: Sequence[Target], coder: BoxCoder, *, weight: float
+) -> Tensor:
+    """1 − GIoU of decoded boxes and their objects, of positive regions over the number of all.
+
+    deltas (R, classes, 4). Rezatofighi et al., "Generalized Intersection over Union", 2019, arXiv:1902.09630.
+    """
+    labels = torch.cat([one.labels for one in regions])
+    positive = (labels > 0).nonzero().flatten()
+    boxes = torch.cat([one.boxes for one in regions])[positive]
+    found = coder.decode_single(deltas[positive, labels[positive] - 1], boxes)
+    wanted = [
+        target["boxes"].to(one.boxes)[one.matched[one.positive]] for one, target in zip(regions, targets, strict=True)
+    ]
+    loss: Tensor = generalized_box_iou_loss(found, torch.cat(wanted), reduction="sum")
+    return weight * loss / max(1, len(labels))
 
 
 def mask_loss(logits: Tensor, regions: Sequence[Regions], targets: Sequence[Target]) -> Tensor:
@@ -190,10 +216,10 @@ def mask_loss(logits: Tensor, regions: Sequence[Regions], targets: Sequence[Targ
 def detections(scores: Tensor, boxes: Tensor, size: tuple[int, int]) -> Found:
     """The boxes of one image that are sure enough, without those that repeat a surer one.
 
-    scores (R, 1 + classes), background first; boxes (R, classes or 1, 4); size: height and width.
+    scores (R, 1 + classes), background first; boxes (R, classes, 4); size: height and width.
     """
     classes = scores.shape[1] - 1
-    boxes = clip_boxes_to_image(boxes.expand(-1, classes, 4), size).reshape(-1, 4)
+    boxes = clip_boxes_to_image(boxes, size).reshape(-1, 4)
     labels = torch.arange(1, classes + 1, device=scores.device).repeat(len(scores))
     flat = scores[:, 1:].reshape(-1)
     kept = (flat > SCORE).nonzero().flatten()
@@ -212,7 +238,10 @@ def with_masks(found: Sequence[Found], masks: Tensor) -> list[Found]:
 
 
 def paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
-    """(height, width) bool: a mask (M, M) of probabilities in its place in the image, at pixels centred in its box."""
+    """(height, width) bool: a mask (M, M) of probabilities in its place in the image, at pixels centred in its box.
+
+    Outside the box the mask is 0, as in detectron2: within half a cell of its border a mask falls towards 0.
+    """
     placed = torch.zeros(height, width, dtype=torch.bool)
     x1, y1, x2, y2 = box.tolist()
     left, top = max(0, math.ceil(x1 - 0.5)), max(0, math.ceil(y1 - 0.5))
@@ -222,8 +251,8 @@ def paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
     columns = (torch.arange(left, right) + 0.5 - x1) / (x2 - x1) * 2 - 1  # pixel centres in the box's own [-1, 1]
     rows = (torch.arange(top, bottom) + 0.5 - y1) / (y2 - y1) * 2 - 1
     grid = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1)
-    values = F.grid_sample(mask[None, None].float(), grid[None], padding_mode="border", align_corners=False)[0, 0]
-    placed[top:bottom, left:right] = values >= 0.5
+    values = F.grid_sample(mask[None, None].float(), grid[None], padding_mode="zeros", align_corners=False)[0, 0]
+    placed[top:bottom, left:right] = values >= CERTAIN
     return placed
 
 

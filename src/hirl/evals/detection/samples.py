@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from hirl.evals.detection.annotations import DetectionSet
-from hirl.evals.detection.segmentations import pixels
+from hirl.data.annotations.annotated_images import DetectionSet
+from hirl.data.annotations.segmentations import pixels
 from hirl.evals.detection.transforms import Augmentation, Sample, fitted, resize
-from hirl.seeds import mix_seed
-
-ORDER, AUGMENT, SAMPLE = range(10, 13)  # streams of random numbers that must not meet
+from hirl.seeds import Stream, mix_seed
+from hirl.signals import shielded
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class TrainingSamples(Dataset[Drawn]):
     def __getitem__(self, position: int) -> Drawn:
         epoch, place = divmod(position, len(self.images))
         if self._order is None or self._order[0] != epoch:
-            generator = torch.Generator().manual_seed(mix_seed(self.seed, ORDER, epoch))
+            generator = torch.Generator().manual_seed(mix_seed(self.seed, Stream.DETECTION_ORDER, epoch))
             self._order = epoch, torch.randperm(len(self.images), generator=generator)
         index = int(self._order[1][place])
         sample = read_sample(self.images, index, segment=self.segment)
-        generator = torch.Generator().manual_seed(mix_seed(self.seed, AUGMENT, epoch, index))
-        return Drawn(self.augmentation(sample, generator), mix_seed(self.seed, SAMPLE, epoch, index))
+        generator = torch.Generator().manual_seed(mix_seed(self.seed, Stream.DETECTION_VIEW, epoch, index))
+        return Drawn(self.augmentation(sample, generator), mix_seed(self.seed, Stream.DETECTION_IMAGE, epoch, index))
 
 
 class TestImages(Dataset[tuple[int, Tensor]]):
@@ -84,7 +84,7 @@ class TestImages(Dataset[tuple[int, Tensor]]):
 
 def parts(samples: TrainingSamples, positions: Sequence[int], size: int, workers: int) -> Iterator[list[Drawn]]:
     """The samples at these positions, `size` at a time, read ahead by `workers` processes."""
-    loader: DataLoader[Drawn] = DataLoader(
+    loader: DataLoader[Any] = DataLoader(
         samples, batch_size=size, sampler=positions, num_workers=workers, collate_fn=list
     )
-    yield from loader
+    yield from shielded(loader)

@@ -11,6 +11,7 @@ from torch import nn
 
 from hirl.evals.detection.detector import Detector
 from hirl.evals.detection.pyramid import PyramidBody
+from hirl.methods.facts import Facts
 
 COCO_IMAGES = 118_287  # of train2017
 WARMUP_SHARE = 10  # the warm-up is at most one in so many steps
@@ -26,6 +27,7 @@ class Schedule:
     lr: float
     weight_decay: float
     layer_decay: float = 1.0  # each layer further from the heads learns this much slower
+    drop_path: float = 0.0  # probability that a transformer's last block drops its residual branches
     batch_size: int = 16
     epochs: float
     warmup: int  # steps
@@ -42,13 +44,14 @@ class Schedule:
         epochs: float | None = None,
         batch_size: int | None = None,
         lr: float | None = None,
+        drop_path: float | None = None,
         short_sides: tuple[int, ...] | None = None,
         long_side: int | None = None,
     ) -> Schedule:
         """The same number of passes over so many images, with what the user would have otherwise.
 
-        Milestones keep their share of the epochs. Rates, the user's too, are those of 16 images per step and follow the
-        batch in proportion; AdamW's, whose steps do not grow with the gradient, by its root.
+        Milestones keep their share of the epochs. Rates, the user's too, are those of the published batch and follow
+        the batch in proportion; AdamW's, whose steps do not grow with the gradient, by its root.
         """
         batch = min(self.batch_size, images) if batch_size is None else batch_size
         length = self.epochs if epochs is None else epochs
@@ -57,11 +60,13 @@ class Schedule:
         if long_side is None and short_sides is not None:
             long = math.ceil(self.long_side * max(sides, default=0) / max(self.short_sides))
         rate = self.lr if lr is None else lr
-        _check(batch, images, length, rate, sides, long)
+        dropped = self.drop_path if drop_path is None else drop_path
+        _check(batch, images, length, rate, dropped, sides, long)
         steps = max(1, round(length * images / batch))
         return replace(
             self,
             lr=rate * (batch / self.batch_size) ** (0.5 if self.optimiser == "adamw" else 1.0),
+            drop_path=dropped,
             batch_size=batch,
             epochs=length,
             warmup=min(self.warmup, steps // WARMUP_SHARE),
@@ -80,7 +85,8 @@ class Schedule:
     @property
     def settled(self) -> dict[str, Any]:
         """All settings that have a say, as plain data."""
-        return {name: value for name, value in asdict(self).items() if not (name == "layer_decay" and value == 1.0)}
+        neutral = {"layer_decay": 1.0, "drop_path": 0.0}
+        return {name: value for name, value in asdict(self).items() if value != neutral.get(name)}
 
     def __str__(self) -> str:
         falls = " and ".join(f"{milestone:.4g}" for milestone in self.milestones)
@@ -88,20 +94,25 @@ class Schedule:
             f"{self.short_sides[0]}–{self.short_sides[-1]}" if len(self.short_sides) > 1 else str(self.short_sides[0])
         )
         decay = f", layer decay {self.layer_decay:g}" if self.layer_decay != 1 else ""
+        dropped = f", drop path {self.drop_path:g}" if self.drop_path else ""
         return (
-            f"{self.optimiser}, lr {self.lr:.4g}, weight decay {self.weight_decay:g}{decay}, batch {self.batch_size}, "
-            f"{self.steps:,} steps ({self.epochs:.4g} epochs, ×0.1 after {falls}), warm-up {self.warmup} steps, "
-            f"shorter side {sides}, longer side at most {self.long_side}"
+            f"{self.optimiser}, lr {self.lr:.4g}, weight decay {self.weight_decay:g}{decay}{dropped}, "
+            f"batch {self.batch_size}, {self.steps:,} steps ({self.epochs:.4g} epochs, ×0.1 after {falls}), "
+            f"warm-up {self.warmup} steps, shorter side {sides}, longer side at most {self.long_side}"
         )
 
 
-def _check(batch: int, images: int, epochs: float, lr: float, sides: tuple[int, ...], long: int) -> None:
+def _check(
+    batch: int, images: int, epochs: float, lr: float, drop_path: float, sides: tuple[int, ...], long: int
+) -> None:
     if not 1 <= batch <= images:
         raise ValueError(f"batch_size is {batch}, but must be from 1 to {images}, the number of training images")
     if not 0 < epochs < math.inf:
         raise ValueError(f"epochs is {epochs}, but must be above 0")
     if not 0 < lr < math.inf:
         raise ValueError(f"lr is {lr}, but must be above 0")
+    if not 0 <= drop_path < 1:
+        raise ValueError(f"drop_path is {drop_path}, but must be at least 0 and below 1")
     if not sides or min(sides) < 1 or long < max(sides):
         raise ValueError(
             f"short_sides is {list(sides)} and long_side {long}, but sides must be at least 1 and none above long_side"
@@ -118,26 +129,38 @@ C4 = Schedule(
     milestones=(120_000 * 16 / COCO_IMAGES, 160_000 * 16 / COCO_IMAGES),
     short_sides=(640, 672, 704, 736, 768, 800),
 )
-# iBOT's configuration, at the paper's 12 epochs; warm-up of mmdetection's schedule, which it is based on.
+# iBOT's published run of ViT-B: its file and what its command overrides; warm-up of the mmdetection schedule below it.
 CASCADE = Schedule(
     optimiser="adamw",
     lr=1e-4,
     weight_decay=0.05,
-    layer_decay=0.65,
+    layer_decay=0.75,
+    drop_path=0.2,
     epochs=12,
     warmup=500,
-    milestones=(9, 11),
+    milestones=(8, 11),
     short_sides=(480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800),
     crops=True,
 )
-RATES = {"MoCoV3": 1.6e-4}  # of a cascade, by the method that trained the encoder; others have CASCADE's
+BASE_WIDTH = 768  # of ViT-B; narrower transformers are trained as ViT-S, wider ones as ViT-B
+CASCADE_SMALL = replace(CASCADE, layer_decay=0.8, drop_path=0.1, batch_size=32)  # iBOT's published run of ViT-S
+# The HIRL paper refers to iBOT's configuration but prints these. Its authors' released file has CASCADE's values.
+PRINTED: dict[str, Any] = {"layer_decay": 0.65, "milestones": (9, 11), "batch_size": 16}
+Source = Literal["ibot", "paper"]
 
 
-def published(detector: Detector, method: str | None) -> Schedule:
-    """The settings for a detector on an encoder that `method` (its class name) trained."""
+def published(detector: Detector, facts: Facts, source: Source = "ibot") -> Schedule:
+    """The settings for a detector on an encoder, given what is known about the method that trained it.
+
+    source: of a cascade's schedule, iBOT's published run or the text of the HIRL paper
+    """
+    if source not in ("ibot", "paper"):
+        raise ValueError(f"detection.source is {source!r}, but must be 'ibot' or 'paper'")
     if not isinstance(detector.body, PyramidBody):
         return C4
-    return replace(CASCADE, lr=RATES.get(method or "", CASCADE.lr))
+    schedule = CASCADE if detector.body.vit.embed_dim >= BASE_WIDTH else CASCADE_SMALL
+    changed = PRINTED if source == "paper" else {}
+    return replace(schedule, **changed, lr=schedule.lr if facts.cascade_lr is None else facts.cascade_lr)
 
 
 def param_groups(detector: Detector, schedule: Schedule) -> list[dict[str, Any]]:

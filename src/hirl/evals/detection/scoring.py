@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hirl.evals.detection.annotations import AnnotatedImage, DetectionSet, Instance
+from hirl.data.annotations.annotated_images import AnnotatedImage, DetectionSet, Instance
 from hirl.evals.detection.predictions import Prediction
 
 Kind = Literal["bbox", "segm"]

@@ -3,6 +3,7 @@ const L = data.levels.length, N = data.files.length;
 const leaves = numbers(data.leaves, Int32Array);
 const parents = data.parents.map(text => numbers(text, Int32Array));
 const typical = data.typical.map(text => numbers(text, Uint16Array));
+const margins = data.margins.map(text => numbers(text, Uint16Array));
 const rows = numbers(data.rows, Int32Array);
 const labels = data.labels.map(level => ({ names: level.names, of: numbers(level.of, Int32Array) }));
 
@@ -76,12 +77,16 @@ function classItem(label, number, total) {
   return el('li', {}, dot, el('span', {}, named(labels[labelLevel].names[label]), ` ${percent(number / total)}`));
 }
 
-/** The name people gave a node, or its number. */
+/** The name people gave a node, or a suggestion, or its number. */
 function title(level, node) {
   if (level === L) return document.createTextNode('All images');
-  const name = names.get(key(level, node));
-  return name ? named(name) : el('span', { class: 'unnamed' }, `Node ${key(level, node)}`);
+  const name = names.get(key(level, node)), suggestion = suggested(level, node);
+  if (name) return named(name);
+  return suggestion ? el('em', { title: `Suggested from ${suggestion.origin}` }, named(suggestion.name)) : el('span', { class: 'unnamed' }, `Node ${key(level, node)}`);
 }
+const suggestions = new Map(Object.entries(data.suggested).map(([node, [name, origin]]) => [node, { name, origin }]));
+function suggested(level, node) { return suggestions.get(key(level, node)); }
+const calledOf = (level, node) => names.get(key(level, node)) || suggested(level, node)?.name || '';
 
 // The tree at the left: branches are made when they are opened.
 const items = new Map();
@@ -138,7 +143,9 @@ byId('tree').addEventListener('keydown', event => {
 
 // The node on the right.
 let here = [L, 0], order = 'most', list = all, listName = 'all images', shownNow = [];
-const ORDERS = { most: 'Most typical', least: 'Least typical', name: 'By name' };
+const ORDERS = { most: 'Most typical', least: 'Least typical', unsure: 'Unsure', name: 'By name' };
+const ordersAt = level => Object.keys(ORDERS).filter(name => level < L || name === 'name' || name === 'unsure');
+const orderAt = level => ordersAt(level).includes(order) ? order : 'name';
 function go(level, node) { // at once, so that the next key finds the new place
   if ((location.hash || '#') !== link(level, node)) history.pushState(null, '', link(level, node));
   route();
@@ -147,15 +154,17 @@ function go(level, node) { // at once, so that the next key finds the new place
 
 function sorted(level, node) {
   const images = imagesOf(level, node);
-  if (order === 'least' && level < L) return [...images].reverse();
-  if (order === 'name' || level === L) return [...images].sort((a, b) => rows[a] - rows[b]);
+  const by = orderAt(level), margin = margins[Math.min(level, L - 1)];
+  if (by === 'least') return [...images].reverse();
+  if (by === 'unsure') return [...images].sort((a, b) => margin[a] - margin[b] || a - b);
+  if (by === 'name') return [...images].sort((a, b) => rows[a] - rows[b]);
   return images;
 }
 
 function showNode(level, node) {
   here = [level, node];
   list = sorted(level, node);
-  listName = level === L ? 'all images' : names.get(key(level, node)) || `node ${key(level, node)}`;
+  listName = level === L ? 'all images' : calledOf(level, node) || `node ${key(level, node)}`;
   const children = childrenOf(level, node), size = sizeOf(level, node), main = byId('main');
   main.replaceChildren();
   if (level < L) {
@@ -187,8 +196,11 @@ function heading(level, node) {
   if (level === L) return row;
   const edit = el('button', { class: 'button plain', type: 'button', id: 'rename', onclick: begin }, icon('pen'), names.has(key(level, node)) ? 'Rename' : 'Name');
   row.append(edit);
+  const suggestion = names.has(key(level, node)) ? null : suggested(level, node);
+  if (suggestion) row.append(el('button', { class: 'button plain', type: 'button', id: 'accept', onclick: () => { rename(level, node, suggestion.name); showNode(level, node); byId('rename').focus(); } }, icon('check'), 'Keep'),
+    el('span', { class: 'small muted' }, `suggested from ${suggestion.origin}`));
   function begin() {
-    const field = el('input', { class: 'field', id: 'name-field', 'aria-label': 'Name of this node', maxlength: 200, placeholder: `Node ${key(level, node)}`, autocomplete: 'off', value: names.get(key(level, node)) || '' });
+    const field = el('input', { class: 'field', id: 'name-field', 'aria-label': 'Name of this node', maxlength: 200, placeholder: calledOf(level, node) || `Node ${key(level, node)}`, autocomplete: 'off', value: names.get(key(level, node)) || '' });
     const end = keep => {
       field.onblur = null;
       if (keep) rename(level, node, field.value);
@@ -257,8 +269,8 @@ function childSection(level, children) {
 }
 
 function imageSection(level, node) {
-  const tabs = level === L ? '' : el('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Order of the images' }, Object.entries(ORDERS).map(([name, text]) =>
-    el('button', { class: 'button', role: 'tab', type: 'button', 'aria-selected': String(order === name), 'data-order': name, onclick: () => setOrder(name) }, text)));
+  const tabs = el('div', { class: 'tabs', role: 'tablist', 'aria-label': 'Order of the images' }, ordersAt(level).map(name =>
+    el('button', { class: 'button', role: 'tab', type: 'button', 'aria-selected': String(orderAt(level) === name), 'data-order': name, title: name === 'unsure' ? 'Those nearest to another node first' : null, onclick: () => setOrder(name) }, ORDERS[name])));
   return el('section', { id: 'images' }, el('div', { class: 'section-bar' }, el('h2', {}, 'Images'), tabs), grid(list));
 }
 function setOrder(name) {
@@ -292,6 +304,11 @@ function view(at) {
   show(at);
 }
 let viewed = 0;
+/** By how much the path is nearer than the best one through another node of the level. */
+function marginText(level, image) {
+  const margin = margins[level][image] / 65535 * 2 - 1;
+  return margin > 0.99 ? 'none: the only node' : margin.toFixed(3);
+}
 function show(at) {
   viewed = at;
   const image = shownNow[at];
@@ -301,7 +318,7 @@ function show(at) {
     const place = imagesOf(level, node).indexOf(image) + 1;
     return el('li', {}, el('a', { href: link(level, node), onclick: () => byId('viewer').close() },
       el('span', { class: 'thumbs' }, covers(level, node).slice(0, 3).map(one => thumb(one))),
-      el('span', {}, el('span', { class: 'name' }, title(level, node)), el('br'), el('span', { class: 'small muted' }, `typicality rank ${place.toLocaleString('en')} of ${sizeOf(level, node).toLocaleString('en')}`))));
+      el('span', {}, el('span', { class: 'name' }, title(level, node)), el('br'), el('span', { class: 'small muted' }, `typicality rank ${place.toLocaleString('en')} of ${sizeOf(level, node).toLocaleString('en')}, margin ${marginText(level, image)}`))));
   });
   byId('previous').disabled = at === 0;
   byId('next').disabled = at === shownNow.length - 1;
@@ -327,7 +344,8 @@ function showSearch(text) {
   list = all.filter(image => folded[image].includes(wanted)).sort((a, b) => rows[a] - rows[b]);
   listName = 'search';
   here = [L, 0];
-  const nodes = [...names].filter(([node, name]) => fold(name).includes(wanted) || node === text.trim()).map(([node]) => parse(node));
+  const called = new Map([...[...suggestions].map(([node, one]) => [node, one.name]), ...names]);
+  const nodes = [...called].filter(([node, name]) => fold(name).includes(wanted) || node === text.trim()).map(([node]) => parse(node));
   const direct = /^\s*\d+-\d+\s*$/.test(text) ? parse(text.trim()) : null;
   if (direct && exists(...direct) && !nodes.some(([level, node]) => level === direct[0] && node === direct[1])) nodes.push(direct);
   const usable = nodes.filter(([level, node]) => exists(level, node));
@@ -361,7 +379,7 @@ function route() {
   if (wanted !== null && !exists(level, node)) { notice(`There is no node ${plain(wanted)} with images in this tree.`); [level, node] = [L, 0]; }
   if (search !== null && search.trim()) showSearch(search); else showNode(level, node);
   select(level, node, byId('tree').contains(document.activeElement));
-  document.title = level < L && names.get(key(level, node)) ? `${plain(names.get(key(level, node)))} · ${plain(data.title)}` : `${plain(data.title)} · tree`;
+  document.title = level < L && calledOf(level, node) ? `${plain(calledOf(level, node))} · ${plain(data.title)}` : `${plain(data.title)} · tree`;
   if (image !== null) {
     rowAt = rowAt || new Map(Array.from(rows, (row, place) => [row, place]));
     const place = rowAt.get(Number(image));
@@ -382,7 +400,7 @@ addEventListener('keydown', event => {
     ArrowLeft: () => level < L && go(...parentOf(level, node)),
     ArrowRight: () => childrenOf(level, node).length && go(level - 1, childrenOf(level, node)[0]),
     j: () => step(1), k: () => step(-1), h: () => go(L, 0), n: () => byId('rename')?.click(), '?': () => byId('keys').showModal(),
-    t: () => { const ways = Object.keys(ORDERS); if (level < L) setOrder(ways[(ways.indexOf(order) + 1) % ways.length]); },
+    t: () => { const ways = ordersAt(level); setOrder(ways[(ways.indexOf(orderAt(level)) + 1) % ways.length]); },
     '/': () => field.focus(), Escape: () => outline(false),
   };
   if (!keys[event.key]) return;
@@ -405,15 +423,17 @@ const nameOf = (level, node) => names.get(key(level, node)) || '';
 const assigned = () => [...all].sort((a, b) => rows[a] - rows[b]).map(image => {
   const row = { row: rows[image], file: exact(longPath(image)) };
   labels.forEach((level, place) => { row[`label_${place}`] = level.names[level.of[image]]; });
-  for (let level = 0; level < L; level++) { row[`level_${level}`] = nodeOf[level][image]; row[`name_${level}`] = nameOf(level, nodeOf[level][image]); }
+  for (let level = 0; level < L; level++) { row[`level_${level}`] = nodeOf[level][image]; Object.assign(row, { [`name_${level}`]: nameOf(level, nodeOf[level][image]), [`suggested_${level}`]: suggested(level, nodeOf[level][image])?.name || '' }); }
   return row;
 });
 const table = rows => csv(rows.length ? [Object.keys(rows[0]), ...rows.map(Object.values)] : []);
 const namesNow = () => Object.fromEntries([...names].sort());
+const GIVEN = 'given'; // the origin of names that people gave
+const allNames = () => [...new Map([...suggestions, ...[...names].map(([node, name]) => [node, { name, origin: GIVEN }])])].sort();
 const filesNow = () => list.map(image => exact(longPath(image)));
 const EXPORTS = {
-  'names-json': () => ['names.json', JSON.stringify({ format: 'hirl names 1', tree: data.tree, names: namesNow() }, null, 1), 'application/json'],
-  'names-csv': () => ['names.csv', table([...names].sort().map(([node, name]) => ({ level: parse(node)[0], node: parse(node)[1], images: exists(...parse(node)) ? sizeOf(...parse(node)) : 0, name }))), 'text/csv'],
+  'names-json': () => ['names.json', JSON.stringify({ format: 'hirl names 1', tree: data.tree, names: namesNow(), suggested: data.suggested }, null, 1), 'application/json'],
+  'names-csv': () => ['names.csv', table(allNames().map(([node, { name, origin }]) => ({ level: parse(node)[0], node: parse(node)[1], images: exists(...parse(node)) ? sizeOf(...parse(node)) : 0, name, origin }))), 'text/csv'],
   'assignments-csv': () => ['assignments.csv', table(assigned()), 'text/csv'],
   'assignments-json': () => ['assignments.json', JSON.stringify({ tree: data.tree, names: namesNow(), images: assigned() }), 'application/json'],
   'files-txt': () => [`${safe(listName)}.txt`, filesNow().map(file => /[\r\n]/.test(file) ? plain(file) : file).join('\n') + '\n', 'text/plain'],
@@ -421,7 +441,7 @@ const EXPORTS = {
   'files-json': () => [`${safe(listName)}.json`, JSON.stringify(filesNow(), null, 1), 'application/json'],
 };
 for (const button of document.querySelectorAll('[data-export]')) button.addEventListener('click', () => {
-  if (button.dataset.export.startsWith('names') && !names.size) notice('No node has a name yet: open one and press n.');
+  if (button.dataset.export.startsWith('names') && !names.size && !suggestions.size) notice('No node has a name yet: open one and press n.');
   else download(...EXPORTS[button.dataset.export]());
 });
 byId('import').addEventListener('click', () => byId('import-file').click());
@@ -454,9 +474,9 @@ function namesOfCsv(text) {
     else cell += c;
   }
   if (cell || row.length) cells.push([...row, cell]);
-  const head = cells.shift(), [level, node, name] = ['level', 'node', 'name'].map(column => head.indexOf(column));
+  const head = cells.shift(), [level, node, name, origin] = ['level', 'node', 'name', 'origin'].map(column => head.indexOf(column));
   if (level < 0 || node < 0 || name < 0) throw new Error('other columns');
-  return Object.fromEntries(cells.filter(one => one.length > name).map(one => [`${one[level]}-${one[node]}`, one[name]]));
+  return Object.fromEntries(cells.filter(one => one.length > name && (origin < 0 || one[origin] === GIVEN)).map(one => [`${one[level]}-${one[node]}`, one[name]]));
 }
 
 byId('title').append(named(data.title));

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from hirl import ranks
 from hirl.data.upload import upload
-from hirl.methods.parts import ranks
 
 
 class DropPath(nn.Module):
@@ -49,9 +49,14 @@ def draw(paths: Sequence[DropPath], views: int, images: int, device: torch.devic
     """
     if not paths:
         return
-    chances = torch.rand(ranks.size() * images, len(paths), views)
-    mine = ranks.share(chances).permute(1, 2, 0).flatten(1)  # (paths, views · images)
+    world = ranks.world()
+    chances = torch.rand(world.size * images, len(paths), views)
+    set_factors(paths, world.share(chances).permute(1, 2, 0).flatten(1), device)
+
+
+def set_factors(paths: Sequence[DropPath], chances: Tensor, device: torch.device) -> None:
+    """Drop the branches whose chance, uniform in [0, 1), is below their path's rate; `chances` is (paths, samples)."""
     rates = torch.tensor([[path.rate] for path in paths])
-    factors = upload((mine >= rates) / (1 - rates), device)
+    factors = upload((chances >= rates) / (1 - rates), device)
     for path, row in zip(paths, factors, strict=True):
         path.factors = row

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
 from itertools import groupby
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from hirl import backbones
-from hirl.data.views import BlockMask, View, multi_crop
+from hirl import ranks
+from hirl.data.views import Mask, View, multi_crop
+from hirl.encoders import backbones
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan, Rates, cosine, move_towards, warmed_up_cosine
-from hirl.methods.parts import drop_path, ranks
+from hirl.methods.parts import drop_path
 from hirl.methods.parts.augmentations import SOFT_JITTER, blur_unless_small, local_crop_size
 from hirl.methods.parts.heads import BottleneckHead, UnitLinear
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
@@ -47,56 +50,65 @@ class Network(nn.Module):
         return features
 
 
-class RunningSum:
-    """The sum of rows over the forward passes of a step, until `after_step` takes it."""
-
-    def __init__(self) -> None:
-        self.total: Tensor | None = None
-        self.count = 0
-
-    def add(self, total: Tensor, count: int) -> None:
-        self.total = total if self.total is None else self.total + total
-        self.count += count
-
-    def take(self) -> Tensor | None:
-        """The mean of the rows over all ranks, or None without rows; resets the sum."""
-        if self.total is None:
-            return None
-        mean = ranks.mean(self.total / self.count)
-        self.clear()
-        return mean
-
-    def clear(self) -> None:
-        self.total, self.count = None, 0
-
-
+@dataclass(kw_only=True, eq=False, repr=False)
 class SelfDistillation(Method):
-    """A student learns from a teacher, its moving average. Subclasses define views and loss."""
+    """A student learns from a teacher, its moving average. Subclasses define views and loss.
 
-    networks: tuple[type[Network], type[Network]]
+    The defaults are DINO's, which iBOT adopted but for the number of prototypes.
+
+    Args:
+        backbone_args: Further arguments of the backbone for timm, such as {"img_size": 32, "patch_size": 4}.
+        dim: Dimension of z⁰, the head's bottleneck.
+        hidden: Width of the head's two hidden layers.
+        head_batch_norm: Whether batch norm follows the head's hidden layers: an option of the original, off in its
+            recipes. Short runs of small networks learn much sooner with it.
+        prototypes: Number of outputs of the head.
+        local_crops: Local crops per image, besides the two global ones.
+        local_size: Side of a local crop in pixels; by default 3/7 of the image's, in whole patches.
+        student_temperature: Temperature of the student's softmax.
+        teacher_temperature: Temperature of the teacher's softmax, after a linear rise.
+        teacher_temperature_start: Temperature of the teacher's softmax in the first epoch.
+        teacher_temperature_epochs: Epochs over which the teacher's temperature rises; at most those of the run.
+        centre_momentum: Share of a centre kept per step.
+        teacher_momentum: Share of the teacher kept at the first step; it rises to 1 along a cosine.
+        frozen_epochs: Epochs during which the prototypes stay fixed.
+        drop_path: Probability that the student drops the residual branch of its last block; it falls linearly to 0 at
+            the first block.
+        clip: Largest gradient norm of a single parameter tensor; null for no clipping.
+        lr: Peak learning rate of AdamW per 256 images; 3e-3 at batch 1024.
+        final_lr: Learning rate at the end of the run, for any batch size.
+        warmup_epochs: Epochs of linear warm-up from 0.
+        weight_decay: Weight decay at the first step; it changes to `final_weight_decay` along a cosine.
+        final_weight_decay: Weight decay at the end of the run.
+    """
+
+    networks: ClassVar[tuple[type[Network], type[Network]]]
     """The classes of student and teacher; their weights have the same names."""
-    centres: tuple[str, ...]
+    centres: ClassVar[tuple[str, ...]]
     """Names of buffers (K,) that follow the mean of the teacher's outputs."""
 
-    hidden: int
-    head_batch_norm: bool
+    backbone: str = "vit_base_patch16_224"
+    backbone_args: dict[str, Any] | None = None
+    dim: int = 256
+    hidden: int = 2048
+    head_batch_norm: bool = False
     prototypes: int
-    local_crops: int
-    local_size: int | None
-    student_temperature: float
-    teacher_temperature: float
-    teacher_temperature_start: float
-    teacher_temperature_epochs: int
-    centre_momentum: float
-    teacher_momentum: float
-    frozen_epochs: float
-    drop_path: float
-    clip: float | None
-    lr: float
-    final_lr: float
-    warmup_epochs: float
-    weight_decay: float
-    final_weight_decay: float
+    local_crops: int = 10
+    local_size: int | None = None
+    student_temperature: float = 0.1
+    teacher_temperature: float = 0.07
+    teacher_temperature_start: float = 0.04
+    teacher_temperature_epochs: int = 50
+    centre_momentum: float = 0.9
+    teacher_momentum: float = 0.996
+    frozen_epochs: float = 3.0
+    drop_path: float = 0.1
+    clip: float | None = 0.3
+    lr: float = 7.5e-4
+    final_lr: float = 2e-6
+    warmup_epochs: float = 10.0
+    weight_decay: float = 0.04
+    final_weight_decay: float = 0.4
 
     remedy = (
         "lower the learning rate, keep the last layer fixed for longer (frozen_epochs), use fewer prototypes, or set "
@@ -114,7 +126,8 @@ class SelfDistillation(Method):
         self.teacher.load_state_dict(self.student.state_dict())
         for name in self.centres:
             self.register_buffer(name, torch.zeros(self.prototypes))
-        self._collected = {name: RunningSum() for name in self.centres}
+        # Per centre, sums of the teacher's outputs and how many rows they are of, until `after_step`
+        self._collected: dict[str, list[tuple[Tensor, int]]] = {name: [] for name in self.centres}
 
     def _network(self, kind: type[Network], rate: float) -> Network:
         backbone = backbones.make_backbone(self.backbone, drop_path=rate, **self.encoder_args)
@@ -162,7 +175,7 @@ class SelfDistillation(Method):
 
     # Views
 
-    def _crops(self, image_size: int, *, split: float, mask: BlockMask | None = None) -> tuple[View, ...]:
+    def _crops(self, image_size: int, *, split: float, mask: Mask | None = None) -> tuple[View, ...]:
         """DINO's crops, which iBOT adopted: an asymmetric global pair and `local_crops` local ones, all bicubic.
 
         split: the share of the image's area that separates global from local crops; mask: of the global crops.
@@ -174,7 +187,7 @@ class SelfDistillation(Method):
         for side in (image_size, local):
             backbones.check_patches(outline, side)
 
-        def view(side: int, scale: tuple[float, float], blur: float, solarise: float, mask: BlockMask | None) -> View:
+        def view(side: int, scale: tuple[float, float], blur: float, solarise: float, mask: Mask | None) -> View:
             return View(
                 size=side,
                 scale=scale,
@@ -201,10 +214,6 @@ class SelfDistillation(Method):
             return self.teacher_temperature
         progress = epoch / max(1, epochs - 1)
         return self.teacher_temperature_start + progress * (self.teacher_temperature - self.teacher_temperature_start)
-
-    @property
-    def peak_lr(self) -> float:
-        return self.lr * self.plan.batch_size / 256
 
     def rates(self, step: int) -> Rates:
         lr = warmed_up_cosine(
@@ -233,16 +242,18 @@ class SelfDistillation(Method):
     def _collect(self, centre: str, total: Tensor, count: int) -> None:
         """Add the sum of `count` rows of the teacher's outputs to the next update of a centre."""
         if self.training:
-            self._collected[centre].add(total, count)
+            self._collected[centre].append((total, count))
 
     @torch.no_grad()
     def after_step(self, step: int) -> None:
         """Update the teacher, then the centres with the teacher's outputs of this step on all ranks."""
         move_towards(self.teacher, self.student, cosine(self.teacher_momentum, 1.0, step / self.plan.steps))
-        for name in self.centres:
-            mean = self._collected[name].take()
-            if mean is not None:
+        for name, sums in self._collected.items():
+            if sums:
+                total, count = reduce(torch.add, [total for total, _ in sums]), sum(count for _, count in sums)
+                mean = ranks.world().mean(total / count)
                 self.get_buffer(name).lerp_(mean, 1 - self.centre_momentum)
+                sums.clear()
 
     def skip_step(self) -> None:
         for collected in self._collected.values():

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl.methods.parts import ranks
+from hirl import ranks
 
 # Values that a GPU normalises in one call. Two copies of them take about as long as the launches that they save: an
 # estimate from a GPU's bandwidth, not measured. A CPU always goes group by group: one call measured 1.1 to 7 times
@@ -79,7 +79,8 @@ def split_batch_norm(network: nn.Module, groups: int) -> None:
 
 def average_statistics(network: nn.Module) -> None:
     """Replace running statistics by their mean over the ranks, so that every rank holds the same network."""
-    if ranks.size() == 1:
+    world = ranks.world()
+    if world.size == 1:
         return
     statistics = [
         buffer
@@ -90,5 +91,5 @@ def average_statistics(network: nn.Module) -> None:
     ]
     if not statistics:
         return
-    flat = ranks.mean(torch.cat([buffer.flatten() for buffer in statistics]))
+    flat = world.mean(torch.cat([buffer.flatten() for buffer in statistics]))
     torch._foreach_copy_(statistics, list(flat.split([buffer.numel() for buffer in statistics])))

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hirl import ranks
 from hirl.methods.base import full_precision
-from hirl.methods.parts import ranks
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -27,7 +26,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def __init__(self, like: nn.modules.batchnorm._BatchNorm) -> None:
         if not like.track_running_stats or like.momentum is None:
-            raise ValueError(f"{like} cannot be synchronised over {ranks.size()} ranks: it has no running statistics.")
+            size = ranks.world().size
+            raise ValueError(f"{like} cannot be synchronised over {size} ranks: it has no running statistics.")
         super().__init__(like.num_features, like.eps, like.momentum, like.affine)
         self.load_state_dict(like.state_dict())
 
@@ -43,8 +43,9 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     def _by_kernels(self, rows: Tensor) -> Tensor:
         from torch.nn.modules._functions import SyncBatchNorm as Kernels
 
+        world = ranks.world()
         statistics = (self.running_mean, self.running_var, self.eps, self.momentum)
-        normalised: Tensor = Kernels.apply(rows, self.weight, self.bias, *statistics, dist.group.WORLD, ranks.size())
+        normalised: Tensor = Kernels.apply(rows, self.weight, self.bias, *statistics, world.group, world.size)
         return normalised
 
     def _by_operations(self, rows: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         centred = rows - mean
         variance = _MeanOverRanks.apply(centred.square().mean(others, keepdim=True))
         with torch.no_grad():
-            count = ranks.size() * rows.numel() // self.num_features
+            count = ranks.world().size * rows.numel() // self.num_features
             self.running_mean.lerp_(mean.flatten(), self.momentum)
             self.running_var.lerp_(variance.flatten() * count / (count - 1), self.momentum)
         scale = (variance + self.eps).rsqrt()
@@ -67,22 +68,23 @@ class _MeanOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mine: Tensor) -> Tensor:  # noqa: ARG004
-        return ranks.mean(mine.clone(memory_format=torch.contiguous_format))
+        return ranks.world().mean(mine)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
-        return ranks.mean(gradient.clone(memory_format=torch.contiguous_format))
+        return ranks.world().mean(gradient)
 
 
 def synchronise_batch_norm(network: nn.Module) -> None:
     """Make every batch norm of a network take its statistics from all ranks; no change with a single process."""
-    if ranks.size() == 1:
+    size = ranks.world().size
+    if size == 1:
         return
     for name, module in list(network.named_modules()):
         if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d):
             network.set_submodule(name, SyncBatchNorm(module))
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ValueError(
-                f"{type(module).__name__} cannot be synchronised over {ranks.size()} ranks: use one process, or a "
+                f"{type(module).__name__} cannot be synchronised over {size} ranks: use one process, or a "
                 "backbone with plain batch norm such as resnet50."
             )

@@ -1,0 +1,69 @@
+"""Does HIRL help from a strong start? Frozen, baseline, baseline with neighbours and HIRL, side by side.
+
+    python -m benchmarks.strong_start plants/ --out strong/plants --seeds 0 1 2
+
+Every arm of every method and seed is trained and evaluated on the val split (`--test_split`); tables of all differences
+from the baseline, paired by seed and pooled over methods, are written after each. What is finished is kept: the same
+command continues.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from hirl.evals.evaluate import evaluate
+from hirl.run import Run
+from hirl.studies.arms import BASE
+from hirl.studies.compare import median_seconds
+from hirl.studies.comparison_tables import Figures, numbers, pooled, running_time, side_by_side
+from hirl.terminal.tables import print_tables, write_tables
+from hirl.train.pretrain import pretrain
+from hirl.train.recipe import recipe
+
+ARMS: dict[str, dict[str, Any]] = {
+    BASE: {"hierarchy": None},
+    "neighbours": {"hierarchy": None, "neighbours": 0.5},
+    "HIRL": {},
+}
+TASKS = ("knn", "linear", "clustering", "tree")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--methods", nargs="+", default=["moco_v2", "simsiam", "swav"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS))
+    parser.add_argument("--test_split")
+    parser.add_argument("--cached_views", type=int, default=6)
+    given = parser.parse_args()
+    figures: Figures = {}
+    times: Figures = {}
+    for seed in given.seeds:
+        for method in given.methods:
+            for arm, changes in ARMS.items():
+                options = recipe(f"adapt/{method}") | {"seed": seed, "cached_views": given.cached_views} | changes
+                run = pretrain(given.data, **options, knn_every=0, out=given.out / f"{method}-{arm}-{seed}")
+                figures[method, arm, seed] = _figures(run, given)
+                times[method, arm, seed] = median_seconds(run)
+                if arm == BASE:  # the start is the same for all, and evaluated once
+                    figures[method, "frozen", seed] = _figures(run.start_file, given)
+                tables = {"figures": side_by_side(figures, given.seeds), "all methods": pooled(figures, given.seeds)}
+                tables["running time"] = running_time(times, given.seeds)
+                write_tables(given.out, tables, {"figures": numbers(figures, given.seeds)})
+    print_tables(tables)
+
+
+def _figures(subject: Run | Path, given: argparse.Namespace) -> dict[str, float]:
+    shared: dict[str, Any] = {"data": given.data, "test_split": given.test_split, "reuse": True}
+    if isinstance(subject, Path):
+        shared |= {"out": given.out / "frozen", "cache": given.out / "frozen" / "features"}
+    results = evaluate(subject, *given.tasks, **shared)
+    return {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
+
+
+if __name__ == "__main__":
+    main()

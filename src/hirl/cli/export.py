@@ -1,0 +1,74 @@
+"""`hirl export`: an encoder or a tree as a file that another tool loads by itself."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Literal, get_args
+
+from hirl.cli.command import Command
+from hirl.config.parser import Parser
+from hirl.files import check_parent
+
+ENCODER = Literal["onnx", "torch-export", "timm", "torchvision", "huggingface"]
+TREE = Literal["newick", "json", "linkage", "graphml", "numpy", "table"]
+Target = Literal[ENCODER, TREE]
+
+
+def export_options(parser: Parser) -> None:
+    from hirl.export.export_encoder import export_encoder
+
+    about = "A run folder or a checkpoint in it, a file of weights, a timm name, or torchvision:NAME; or a tree file."
+    parser.add_argument("source", help=about)
+    tools = f"For an encoder {', '.join(get_args(ENCODER))}; for a tree {', '.join(get_args(TREE))}."
+    parser.add_argument("--to", type=Target, required=True, help=tools)
+    parser.add_argument("--out", type=Path, required=True, help="The file or folder to write.")
+    parser.add_argument("--levels", action="store_true", help="Add z0 … zL, the path through the tree, its confidence.")
+    parser.add_options(export_encoder, skip={"source", "to", "out", "levels", "method"})
+    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if not part of hirl.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace what is at --out.")
+
+
+def run_export(config: Namespace) -> None:
+    from hirl.export.export_encoder import check_export
+    from hirl.export.export_tree import check_tree_export
+
+    options = {name: value for name, value in vars(config).items() if name != "overwrite"}
+    is_tree = config.to in get_args(TREE)
+    if is_tree:
+        given = [name for name, value in options.items() if value and name not in ("source", "to", "out", "names")]
+        if given:
+            raise ValueError(f"--{given[0]} is for encoders, not for a tree as {config.to}")
+        check_tree_export(config.to, config.out)
+    else:
+        check_export(config.to, config.out, levels=config.levels)
+    check_parent(config.out)
+    if config.out.exists() and not config.overwrite:
+        raise ValueError(f"{str(config.out)!r} exists already: name another --out, or add --overwrite")
+    if is_tree:
+        _export_tree(config)
+    else:
+        _export_encoder(options)
+
+
+def _export_encoder(options: dict[str, object]) -> None:
+    from hirl.export.export_encoder import export_encoder
+
+    written = export_encoder(**options)  # type: ignore[arg-type]
+    print(f"{', '.join(written.outputs)} written to {written.out}")
+    print(
+        f"Checked with the loader of {options['to']} on random images, in batches of 1 and 7: differs from torch by "
+        f"{written.difference:.1e} at most"
+    )
+
+
+def _export_tree(config: Namespace) -> None:
+    from hirl.export.export_tree import export_tree
+
+    outline = export_tree(config.source, config.to, config.out, names=config.names)
+    print(f"Tree of {', '.join(f'{count:,}' for count in outline.levels)} nodes written to {config.out}")
+
+
+EXPORT = Command(
+    "export", "write an encoder or a tree for other tools: ONNX, timm, Newick …", export_options, run_export
+)

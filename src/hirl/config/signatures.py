@@ -1,0 +1,84 @@
+"""What a signature and its docstring say: the parameters with their types, defaults and help."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import types
+import typing
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple, TypeVar
+
+MISSING: Any = inspect.Parameter.empty
+PLAIN = (str, int, float, complex, bytes, list, tuple, dict, set, type, os.PathLike, Enum)  # never given as class_path
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Parameter(NamedTuple):
+    """A parameter of a function or class. `base`: the class whose objects it takes; None if it takes plain values."""
+
+    hint: Any
+    default: Any  # MISSING if there is none
+    about: str
+    base: type | None = None
+    optional: bool = False  # takes None in place of an object
+
+
+def passes_options_to(target: Callable[..., Any]) -> Callable[[F], F]:
+    """Mark a function whose **options are further arguments of `target`: they become options as well."""
+
+    def mark(function: F) -> F:
+        function.passes_options_to = target  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
+    """The parameters of a function or class by name, and those of the function that it passes its **options to."""
+    try:
+        hints = typing.get_type_hints(_annotated(function), include_extras=True)
+    except NameError:  # a type that is imported for type checkers only
+        hints = {}
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        hint = hints.get(name, Any)
+        parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+        kinds = [part for part in parts if part is not types.NoneType]
+        base = kinds[0] if len(kinds) == 1 and _takes_object(kinds[0]) else None
+        about = argument_help(function, name)
+        found[name] = Parameter(hint, parameter.default, about, base, base is not None and len(parts) > 1)
+    target = getattr(function, "passes_options_to", None)
+    return found if target is None else parameters(target) | found
+
+
+def _annotated(function: Callable[..., Any]) -> Any:
+    """What carries the annotations: the function, or of a class its constructor, or the dataclass that wrote that."""
+    if not isinstance(function, type):
+        return function
+    owner = next(kind for kind in function.__mro__ if "__init__" in vars(kind))
+    return owner if "__dataclass_fields__" in vars(owner) else owner.__init__  # type: ignore[misc]
+
+
+def _takes_object(hint: Any) -> bool:
+    is_class = isinstance(hint, type) and typing.get_origin(hint) is None and hint not in (object, Any)
+    return is_class and not issubclass(hint, PLAIN)
+
+
+def summary(kind: Any) -> str:
+    """The first paragraph of a docstring."""
+    return (inspect.getdoc(kind) or "").partition("\n\n")[0]
+
+
+def argument_help(function: Callable[..., Any], name: str) -> str:
+    """The description of an argument in the Args section of a docstring, or in that of a class that it extends."""
+    for documented in inspect.getmro(function) if isinstance(function, type) else (function,):
+        found = re.search(rf"^\s+{name}: (.*(?:\n\s{{8,}}.*)*)", inspect.getdoc(documented) or "", re.MULTILINE)
+        if found:
+            return " ".join(found[1].split())
+    return ""

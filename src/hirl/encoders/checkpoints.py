@@ -1,0 +1,151 @@
+"""The encoder in a checkpoint of another project: recognised by its names, told by its shapes, taken completely.
+
+`layouts` says where each project keeps it. Heads are left out on purpose and named; anything else that is missing or
+left over is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hirl.encoders.encoder_file import KEYS_SHOWN, Weights, load_content
+from hirl.encoders.layouts import CLASSIFIERS, LAYOUTS, Layout
+from hirl.encoders.network_shape import infer_network
+from hirl.encoders.weights_source import ImageFormat, Interpolation, Provenance
+
+WRAPPERS = ("module.", "_orig_mod.")  # of parallel training and of torch.compile
+HF_FILES = ("config.json", "model.safetensors")
+BILINEAR = 2  # in preprocessor_config.json, which has Pillow's numbers
+
+
+class ForeignEncoder(NamedTuple):
+    """An encoder found in a checkpoint. `network` is None if its names and shapes do not tell it."""
+
+    weights: Weights  # by timm's names
+    heads: Weights  # what was left out on purpose, by the project's names
+    network: tuple[str, dict[str, Any]] | None
+    provenance: Provenance
+    format: ImageFormat | None
+    norm_eps: float | None = None  # of layer norms, where it is not timm's
+
+
+def is_hugging_face(path: Path) -> bool:
+    """Whether a folder holds a network of the library transformers."""
+    return all((path / name).is_file() for name in HF_FILES)
+
+
+def read_checkpoint(path: Path) -> ForeignEncoder:
+    """The encoder of a checkpoint, a plain file of weights or a Hugging Face folder."""
+    file = path / HF_FILES[1] if path.is_dir() else path
+    content = load_content(file)
+    for layout in LAYOUTS:
+        for within in layout.within:
+            tensors = unwrapped(content if within == "" else content.get(within))
+            if tensors and all(any(re.match(sign, name) for name in tensors) for sign in layout.signs):
+                return _found(path, tensors, layout)
+    raise ValueError(f"{str(path)!r} does not hold the plain state dict of an encoder: save encoder.state_dict() alone")
+
+
+def unwrapped(content: Any) -> Weights | None:
+    """Named tensors without the prefixes of wrappers; None for anything else."""
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        return None
+    weights: Weights = content
+    for wrapper in WRAPPERS:
+        if weights and all(name.startswith(wrapper) for name in weights):
+            weights = {name.removeprefix(wrapper): value for name, value in weights.items()}
+    return weights
+
+
+def _found(path: Path, tensors: Weights, layout: Layout) -> ForeignEncoder:
+    weights: Weights = {}
+    heads: Weights = {}
+    strange = []
+    for name, tensor in tensors.items():
+        inside = re.match(layout.encoder, name)
+        own = name[inside.end() :] if inside else name
+        if any(re.match(head, own) for head in layout.heads):
+            heads[own] = tensor
+        elif inside:
+            weights[_renamed(own, layout)] = tensor
+        else:
+            strange.append(name)
+    if strange:
+        shown = ", ".join(strange[:KEYS_SHOWN]) + (" …" if len(strange) > KEYS_SHOWN else "")
+        raise ValueError(
+            f"{str(path)!r} is laid out like a checkpoint of {layout.project}, but {len(strange)} of its tensors "
+            f"belong neither to the encoder nor to known heads ({shown}): save the encoder's state dict alone"
+        )
+    weights = _joined(weights)
+    left_out = Counter(name.split(".")[0] for name in heads)
+    source = f"{path}, in the layout of {layout.project}"
+    if left_out:
+        source += f", without {', '.join(f'{name} ({count} tensors)' for name, count in sorted(left_out.items()))}"
+    labels = True if layout.labels is None and any(re.match(CLASSIFIERS, name) for name in heads) else layout.labels
+    attention, form, eps = layout.attention, layout.format, None
+    if path.is_dir():
+        config, form = _json(path / HF_FILES[0]), _hugging_face_format(path)
+        attention = {config["hidden_size"]: config["num_attention_heads"]} if "num_attention_heads" in config else {}
+        eps = config.get("layer_norm_eps")
+    network = infer_network(weights, attention=attention)
+    return ForeignEncoder(weights, heads, network, Provenance(source, None, labels), form, eps)
+
+
+def _renamed(name: str, layout: Layout) -> str:
+    for pattern, replacement in layout.renames:
+        name = re.sub(rf"^{pattern}", replacement, name)
+    return name
+
+
+def _joined(weights: Weights) -> Weights:
+    """As timm has them: query, key and value in one matrix, and the class token's position added to it if there are
+    registers."""
+    joined: Weights = {}
+    for name, tensor in weights.items():
+        if found := re.match(r"(.*\.attn\.)(query|key|value)\.(weight|bias)", name):
+            parts = [weights.get(f"{found[1]}{part}.{found[3]}") for part in ("query", "key", "value")]
+            if all(part is not None for part in parts):
+                joined[f"{found[1]}qkv.{found[3]}"] = torch.cat([part for part in parts if part is not None])
+                continue
+        joined[name] = tensor
+    if "register_tokens" in joined and {"cls_token", "pos_embed"} <= joined.keys():
+        positions = joined["pos_embed"]
+        joined["reg_token"] = joined.pop("register_tokens")
+        joined["cls_token"] = joined["cls_token"] + positions[:, :1]
+        joined["pos_embed"] = positions[:, 1:]
+    return joined
+
+
+def _hugging_face_format(folder: Path) -> ImageFormat | None:
+    prepared = _json(folder / "preprocessor_config.json")
+    if not {"image_mean", "image_std"} <= prepared.keys():
+        return None
+    crop = _side(prepared.get("crop_size") if prepared.get("do_center_crop", True) else None)
+    resized = _side(prepared.get("size"))
+    size = crop or resized or 224
+    how: Interpolation = "bilinear" if prepared.get("resample", 2) == BILINEAR else "bicubic"
+    mean, std = tuple(prepared["image_mean"]), tuple(prepared["image_std"])
+    return ImageFormat(size, mean, std, how, size / max(size, resized or size))
+
+
+def _json(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ValueError(f"{str(file)!r} is not a JSON file: {error}") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _side(size: Any) -> int | None:
+    if isinstance(size, dict):
+        size = size.get("shortest_edge", size.get("height"))
+    return int(size) if isinstance(size, int | float) else None

@@ -1,0 +1,153 @@
+"""Training a detector: its batches, its losses, and the statistics of batch norm in the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from hirl.data.views.render import Normalisation
+from hirl.evals.base import no_message
+from hirl.evals.detection.detector import Detector, float_images, padded
+from hirl.evals.detection.pyramid import PyramidBody
+from hirl.evals.detection.regions import Target
+from hirl.evals.detection.samples import Drawn, TrainingSamples, parts
+from hirl.evals.detection.schedule import Schedule, make_optimiser
+from hirl.evals.training.resumable import ResumableTraining
+from hirl.terminal.progress import Progress, no_progress
+
+PRECISE_STEPS = (
+    200  # batches that the statistics of batch norm are taken from in the end, as MoCo's configuration has it
+)
+
+
+@dataclass(frozen=True)
+class Positions(Sequence[int]):
+    """Places in the row of training images that one process reads from a step on: its share of every batch."""
+
+    start: int
+    stop: int  # steps
+    batch: int
+    rank: int
+    ranks: int
+
+    def __len__(self) -> int:
+        return (self.stop - self.start) * (self.batch // self.ranks)
+
+    def __getitem__(self, item: Any) -> Any:
+        raise TypeError("positions are read in order")
+
+    def __iter__(self) -> Iterator[int]:
+        mine = self.batch // self.ranks
+        for step in range(self.start, self.stop):
+            first = step * self.batch + self.rank * mine
+            yield from range(first, first + mine)
+
+
+@dataclass
+class Training(ResumableTraining[list[Drawn]]):
+    """Trains `detector` in place. `checkpoint` is where its state is kept; None: nowhere."""
+
+    kind: ClassVar[str] = "detector"
+    task = "detection"
+    bar = "detection: train"
+
+    fabric: Fabric
+    detector: Detector
+    schedule: Schedule
+    samples: TrainingSamples
+    normalisation: Normalisation
+    identity: str
+    checkpoint: Path | None = None
+    accumulate: int = 1
+    workers: int = 0
+    save_every: float | None = None
+    progress: Progress = no_progress
+    message: Callable[[str], None] = no_message
+
+    def __post_init__(self) -> None:
+        self.seed = self.samples.seed
+        self.check_parts(self.schedule.batch_size)
+        self.detector.set_drop_path(self.schedule.drop_path)
+        if self.schedule.drop_path and not self.detector.drop_paths:
+            self.message(f"{self.task}: no drop path, as the transformer's blocks do not have any")
+
+    @property
+    def network(self) -> Detector:
+        return self.detector
+
+    @property
+    def steps(self) -> int:
+        return self.schedule.steps
+
+    def make_optimiser(self) -> torch.optim.Optimizer:
+        return make_optimiser(self.detector, self.schedule)
+
+    def share(self, step: int) -> float:
+        return self.schedule.share(step)
+
+    def batches(self, start: int, stop: int) -> Iterator[list[list[Drawn]]]:
+        world = self.fabric.world_size
+        positions = Positions(start, stop, self.schedule.batch_size, self.fabric.global_rank, world)
+        size = self.schedule.batch_size // (world * self.accumulate)
+        pieces: list[list[Drawn]] = []
+        for piece in parts(self.samples, positions, size, self.workers):
+            pieces.append(piece)
+            if len(pieces) == self.accumulate:
+                yield pieces
+                pieces = []
+
+    def losses(self, module: Any, piece: list[Drawn], step: int, part: int) -> dict[str, Tensor]:  # noqa: ARG002
+        return self._losses(module, piece)
+
+    def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:
+        parted = ", ".join(f"{name} {float(loss.detach()):.3g}" for name, loss in losses.items())
+        rate = self.schedule.lr * self.share(step)
+        return (
+            f"training diverged at step {step + 1} of {self.steps} at a rate of {rate:.3g} ({parted}): "
+            "choose a lower lr"
+        )
+
+    def settle(self, module: Any) -> None:
+        self._settle_batch_norm(module)
+
+    def _losses(self, module: Any, piece: list[Drawn]) -> dict[str, Tensor]:
+        device = self.fabric.device
+        shown = [drawn.sample.image.to(device) for drawn in piece]
+        images = float_images(shown, self.normalisation.mean, self.normalisation.std)
+        sizes = [drawn.sample.size for drawn in piece]
+        targets = [_target(drawn, device) for drawn in piece]
+        _, losses = module(padded(images, self.detector.multiple), sizes, targets, [drawn.seed for drawn in piece])
+        return cast(dict[str, Tensor], losses)
+
+    @torch.no_grad()
+    def _settle_batch_norm(self, module: Any) -> None:
+        """Statistics of batch norm as the mean over many batches rather than the moving one (C4 only)."""
+        if isinstance(self.detector.body, PyramidBody):
+            return
+        norms = [layer for layer in self.detector.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        kept = [layer.momentum for layer in norms]
+        steps = min(PRECISE_STEPS, self.schedule.steps)
+        done = 0
+        for pieces in self.batches(0, steps):
+            for piece in pieces:
+                done += 1
+                for layer in norms:
+                    layer.momentum = 1 / done
+                self._losses(module, piece)
+            self.progress("detection: batch norm", done // self.accumulate, steps)
+        for layer, momentum in zip(norms, kept, strict=True):
+            layer.momentum = momentum
+
+
+def _target(drawn: Drawn, device: torch.device) -> Target:
+    sample = drawn.sample
+    target: Target = {"boxes": sample.boxes.to(device), "labels": sample.labels.to(device)}
+    if sample.masks is not None:
+        target["masks"] = sample.masks.to(device)
+    return target

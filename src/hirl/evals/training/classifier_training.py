@@ -1,0 +1,186 @@
+"""Linear classifiers on an encoder, and their training, with or without the encoder: batches, augmentation and loss.
+
+Randomness is a function of (seed, step) and, in the views, of (seed, epoch, sample): runs are reproducible to the bit.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hirl.data.loader import Loader
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.views.render import Batch
+from hirl.encoders.backbones import has_tokens, tokens
+from hirl.evals.base import Subject
+from hirl.evals.training.learning_rates import make_optimiser
+from hirl.evals.training.regularisation import add_drop_paths, erase, mix
+from hirl.evals.training.resumable import ResumableTraining
+from hirl.evals.training.training_settings import TrainingSettings
+from hirl.methods.parts import drop_path
+from hirl.seeds import Stream, mix_seed
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+class Classifier(nn.Module):
+    """Linear classifiers, one per label level and rate, on the subject's frozen encoder or on a copy that is trained.
+
+    Without `settings.rates` there is one per level; with them, those of a level follow each other.
+    """
+
+    def __init__(self, subject: Subject, classes: Sequence[int], settings: TrainingSettings) -> None:
+        super().__init__()
+        self.frozen = settings.encoder_lr == 0
+        self.encoder = subject.encoder if self.frozen else copy.deepcopy(subject.encoder).requires_grad_(True)
+        self.mean_patch = settings.mean_patch and has_tokens(self.encoder)
+        self.eval()
+        blank = torch.zeros(1, subject.train.channels, subject.image_size, subject.image_size, device=subject.device)
+        with torch.no_grad():
+            width = self.features(blank).shape[1]
+        each = max(1, len(settings.rates))
+        self.heads = nn.ModuleList(
+            nn.utils.skip_init(nn.Linear, width, count) for count in classes for _ in range(each)
+        )
+        generator = torch.Generator().manual_seed(mix_seed(subject.seed, Stream.CLASSIFIER))
+        for head in self.heads:
+            assert isinstance(head, nn.Linear)
+            nn.init.normal_(head.weight, std=settings.initial_std, generator=generator)
+            nn.init.zeros_(head.bias)
+        self.heads.to(subject.device)
+        self.drop_paths = () if self.frozen else tuple(add_drop_paths(self.encoder, settings.regularisation.drop_path))
+
+    def train(self, mode: bool = True) -> Classifier:
+        super().train(mode)
+        self.encoder.train(mode and not self.frozen)  # or batch norm's statistics would change
+        return self
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, width), or (B, 2 · width) with the mean patch token."""
+        if self.mean_patch:
+            pooled, patches = tokens(self.encoder, images)
+            return torch.cat([pooled, patches.mean(1)], dim=1)
+        return self.encoder(images)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Per head the logits (B, classes)."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            features = self.features(images)
+        return [head(features) for head in self.heads]
+
+
+@dataclass(kw_only=True)
+class ClassifierTraining(ResumableTraining[Batch]):
+    """Trains `classifier` in place; `targets` is (N, label levels)."""
+
+    kind: ClassVar[str] = "classifier"
+
+    fabric: Fabric
+    classifier: Classifier
+    settings: TrainingSettings
+    images: ImageSet
+    targets: Tensor
+    subject: Subject
+    task: str
+    identity: str
+    checkpoint: Path | None = None
+    accumulate: int = 1
+    save_every: float | None = None
+
+    def __post_init__(self) -> None:
+        self.bar = self.task
+        self.seed, self.progress, self.message = self.subject.seed, self.subject.progress, self.subject.message
+        self.check_parts(self.settings.batch_size)
+        self.targets = self.targets.to(self.subject.device)  # once: a copy per batch would make a GPU wait
+        self.loader = Loader(
+            self.images,
+            (self.settings.regularisation.view(self.subject.image_size),),
+            batch_size=self.settings.batch_size // self.accumulate,
+            seed=self.seed,
+            workers=self.subject.workers,
+            device=self.subject.device,
+            rank=self.fabric.global_rank,
+            world_size=self.fabric.world_size,
+            mean=self.subject.normalisation.mean,
+            std=self.subject.normalisation.std,
+        )
+
+    @property
+    def network(self) -> Classifier:
+        return self.classifier
+
+    @property
+    def trained(self) -> nn.Module:
+        return self.classifier.heads if self.classifier.frozen else self.classifier
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.loader) // self.accumulate
+
+    @property
+    def steps(self) -> int:
+        return self.settings.epochs * self.steps_per_epoch
+
+    def make_optimiser(self) -> torch.optim.Optimizer:
+        return make_optimiser(self.classifier.encoder, self.classifier.heads, self.settings)
+
+    def share(self, step: int) -> float:
+        return self.settings.share(step / self.steps_per_epoch)
+
+    def batches(self, start: int, stop: int) -> Iterator[list[Batch]]:
+        step = start
+        while step < stop:
+            epoch, done = divmod(step, self.steps_per_epoch)
+            self.loader.set_epoch(epoch, done * self.accumulate)
+            parts: list[Batch] = []
+            for batch in self.loader:
+                parts.append(batch)
+                if len(parts) == self.accumulate:
+                    yield parts
+                    parts = []
+                    step += 1
+                    if step == stop or step % self.steps_per_epoch == 0:
+                        break
+
+    def losses(self, module: Any, piece: Batch, step: int, part: int) -> dict[str, Tensor]:
+        """The cross-entropy of each classifier."""
+        settings, images = self.settings.regularisation, piece.views[0]
+        truth = self.targets[piece.index]  # (B, label levels)
+        epoch = step // self.steps_per_epoch
+        images = erase(images, settings.erasing, seed=self.seed, epoch=epoch, index=piece.index)
+        mixed: Tensor | None = None
+        if settings.mixes:
+            assert len(self.classifier.heads) == 1  # a mixture is that of one label level
+            first = (part * self.fabric.world_size + self.fabric.global_rank) * len(piece)
+            classes = len(self.classifier.heads[0].bias)  # type: ignore[arg-type]
+            images, mixed = mix(images, truth[:, 0], classes, settings, seed=self.seed, step=step, first=first)
+        drop_path.draw(self.classifier.drop_paths, 1, len(piece), images.device)
+        logits = module(images)
+        each = len(logits) // truth.shape[1]  # classifiers per label level
+        return {
+            f"loss {head}": F.cross_entropy(rows, mixed)
+            if mixed is not None
+            else F.cross_entropy(rows, truth[:, head // each], label_smoothing=settings.label_smoothing)
+            for head, rows in enumerate(logits)
+        }
+
+    def is_sound(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """Of classifiers at several rates, some of which are too high for any encoder, one is enough."""
+        finite = torch.stack(list(losses.values())).isfinite()
+        return finite.any() if self.settings.rates else finite.all()
+
+    def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:  # noqa: ARG002
+        rates = self.settings.rates or (self.settings.classifier_lr,)
+        return (
+            f"{self.task} diverged in epoch {step // self.steps_per_epoch + 1} of {self.settings.epochs} at a peak "
+            f"rate of {self.settings.encoder_lr:g} for the encoder and {min(rates):g} for the classifier: "
+            "choose lower ones"
+        )

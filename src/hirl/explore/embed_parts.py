@@ -1,0 +1,137 @@
+"""Features of many images, in parts that any number of processes write: on one machine, on several, or on Ray."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hirl.claims import share_tasks
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.subset import Subset
+from hirl.explore.embed import open_extractor
+from hirl.features.embedding import embed_images
+from hirl.features.extractor import Extractor
+from hirl.features.feature_parts import FeatureParts, is_parts, make_parts, open_parts
+from hirl.terminal.progress import no_progress, progress_bars
+
+PART = 50_000  # images
+WRITTEN = ("features", "path")  # and z0 … zL
+
+
+def embed_parts(
+    subject: Any,
+    data: Any = None,
+    *,
+    out: str | os.PathLike[str],
+    parts: int | None = None,
+    ray: int = 0,
+    quiet: bool = False,
+    **options: Any,
+) -> FeatureParts:
+    """Embed images with an encoder and write them to the folder `out`, in half precision.
+
+    The same call in other processes, on this or other machines, shares the work: each takes the next part that nobody
+    holds. Parts that are there are not done again.
+
+    Args:
+        subject: The encoder, as for `hirl.embed`.
+        data: The images; by default those the run was trained on.
+        out: The folder.
+        parts: Number of parts; by default one per 50,000 images.
+        ray: Number of workers on a Ray cluster; 0 for this process alone.
+        quiet: Print no progress.
+        options: Further arguments of `hirl.embed`.
+    """
+    folder = Path(out)
+    with nullcontext(no_progress) if quiet else progress_bars() as progress:
+        extractor, images = open_extractor(subject, data, **options)
+        made = make_parts(folder, len(images), _count(folder, parts, len(images)), _about(extractor, images))
+
+        def done() -> None:
+            progress("parts", sum(map(made.is_done, made.names)), len(made.names))
+
+        done()
+        if ray:
+            for _ in _on_ray(made, ray, {"subject": subject, "data": data, **options}):
+                done()
+        for name in share_tasks(made.names, folder, made.is_done):
+            write_part(made, name, extractor, images)
+            done()
+    return made
+
+
+def write_part(parts: FeatureParts, name: str, extractor: Extractor, images: ImageSet) -> None:
+    """Embed the images of a part and write it."""
+    place = parts.images(name)
+    part = Subset(images, torch.arange(place.start, place.stop))
+    arrays = embed_images(extractor, part).arrays(part)
+    extractor.forget(part)
+    wanted = [kind for kind in arrays if kind in WRITTEN or (kind[0] == "z" and kind[1:].isdigit())]
+    parts.write(name, {kind: arrays[kind] for kind in wanted})
+
+
+def _count(folder: Path, parts: int | None, images: int) -> int:
+    if parts is not None:
+        return parts
+    return len(open_parts(folder, complete=False).rows) if is_parts(folder) else -(-images // PART)
+
+
+def _about(extractor: Extractor, images: ImageSet) -> dict[str, Any]:
+    """What the features depend on."""
+    preprocessing = extractor.preprocessing
+    return {
+        "encoder": extractor.encoder.name,
+        "network": extractor.encoder.sha256,
+        "size": preprocessing.size,
+        "normalisation": asdict(preprocessing.normalisation),
+        "interpolation": preprocessing.interpolation,
+        "crop": preprocessing.crop,
+        "images": extractor.identity(images),
+    }
+
+
+class _PartWorker:
+    """An actor of Ray Data: opens the encoder and the images once, and writes parts."""
+
+    def __init__(self, folder: str, opening: dict[str, Any]) -> None:
+        self.parts = open_parts(Path(folder), complete=False)
+        self.extractor, self.images = open_extractor(**opening)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        for name in batch["part"]:
+            if not self.parts.is_done(str(name)):  # of a worker that was lost after it had written it
+                write_part(self.parts, str(name), self.extractor, self.images)
+        return batch
+
+
+def _on_ray(parts: FeatureParts, workers: int, opening: dict[str, Any]) -> Any:
+    """Write the missing parts by workers on a Ray cluster; yields once per part. Ray repeats those of lost workers."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("--ray needs the library ray, which is not installed: pip install 'hirl[ray]'") from error
+    missing = [name for name in parts.names if not parts.is_done(name)]
+    if not missing:
+        return
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False)
+    opening = {
+        name: os.path.abspath(value) if isinstance(value, str | os.PathLike) and Path(value).exists() else value  # noqa: PTH100
+        for name, value in opening.items()
+    }
+    gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    rows = ray.data.from_items([{"part": name} for name in missing], override_num_blocks=len(missing))
+    written = rows.map_batches(
+        _PartWorker,
+        fn_constructor_kwargs={"folder": os.path.abspath(parts.folder), "opening": opening},  # noqa: PTH100
+        batch_size=1,
+        concurrency=min(workers, len(missing)),
+        num_cpus=1,
+        num_gpus=gpus,
+    )
+    yield from written.iter_rows()

@@ -1,0 +1,113 @@
+"""The tree over a folder of images, kept from one look to the next: nodes keep their numbers, and so their names.
+
+When images have come or gone, the tree is updated rather than built again, and what moved is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hirl.files import atomic_write
+from hirl.hierarchy.path_steps import update_tree
+from hirl.hierarchy.tree import PrototypeTree
+
+TREE, IMAGES = "tree.safetensors", "tree_images.json"
+# From this share of new images on, or of leaves without images, a new tree may be worth more than old numbers.
+MANY_NEW, MANY_EMPTY = 0.5, 0.1
+# With a smaller share of the earlier images left, the images are another set.
+LEAST_KNOWN = 0.3
+
+
+def tree_id(tree: PrototypeTree) -> str:
+    """Tells trees from each other: names given to nodes of one mean nothing on another."""
+    digest = hashlib.sha256()
+    for tensor in (*(nodes.float() for nodes in tree.prototypes), *tree.parents):
+        digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class KeptTree:
+    """A tree, the files (n,) of its images, the features' encoder, and the identity it had when it was built."""
+
+    tree: PrototypeTree
+    files: tuple[str, ...]
+    encoder: str
+    identity: str
+
+    @classmethod
+    def load(cls, folder: Path, encoder: str) -> KeptTree | None:
+        """The tree kept in a folder; None if there is none, or it is of another encoder's features."""
+        try:
+            found = json.loads((folder / IMAGES).read_text(encoding="utf-8"))
+            tree = PrototypeTree.load(folder / TREE)
+            kept = cls(tree, tuple(found["files"]), found["encoder"], found["id"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return kept if kept.encoder == encoder and len(kept.files) == len(tree.leaves) else None
+
+    def save(self, folder: Path) -> None:
+        about = {"id": self.identity, "encoder": self.encoder, "files": self.files}
+        (folder / IMAGES).unlink(missing_ok=True)  # without its list, a tree is not taken for that of other images
+        self.tree.save(folder / TREE)
+        with atomic_write(folder / IMAGES) as aside:
+            aside.write_text(json.dumps(about), encoding="utf-8")
+
+
+def keep_tree(
+    folder: Path,
+    encoder: str,
+    files: Sequence[str],
+    features: Tensor,
+    build: Callable[[], PrototypeTree],
+    *,
+    anew: bool,
+) -> tuple[KeptTree, str]:
+    """The tree of the last time, updated to the images of today, and what moved; a new one if there is none.
+
+    Images that hardly any earlier one is among are another set, such as another split, and get a new tree.
+    """
+    kept, changes = None if anew else KeptTree.load(folder, encoder), ""
+    if kept is not None and kept.files == tuple(files):
+        return kept, changes
+    if kept is not None and len(set(kept.files) & set(files)) >= LEAST_KNOWN * len(kept.files):
+        before, kept = kept, replace(kept, tree=update_tree(kept.tree, features), files=tuple(files))
+        changes = describe_changes(before, kept)
+    else:
+        tree = build()
+        kept = KeptTree(tree, tuple(files), encoder, tree_id(tree))
+    kept.save(folder)
+    return kept, changes
+
+
+def describe_changes(before: KeptTree, after: KeptTree) -> str:
+    """How many images came, went and moved, per level, and which nodes are left without images."""
+    place = {file: index for index, file in enumerate(before.files)}
+    both = [(place[file], index) for index, file in enumerate(after.files) if file in place]
+    added, removed = len(after.files) - len(both), len(before.files) - len(both)
+    text = f"; it was updated: {added:,} images added, {removed:,} removed"
+    if both:
+        then, now = torch.tensor(both).T
+        moved = (before.tree.image_paths[then] != after.tree.image_paths[now]).float().mean(0)  # (L,)
+        shares = ", ".join(f"{100 * share:.1f} % at level {level}" for level, share in enumerate(moved.tolist()))
+        text += f"; of the {len(both):,} others {shares} are in another node than before"
+    emptied = [
+        f"{level}-{node}"
+        for level in range(len(after.tree.levels))
+        for node in ((before.tree.sizes(level) > 0) & (after.tree.sizes(level) == 0)).nonzero().flatten().tolist()
+    ]
+    if emptied:
+        shown = ", ".join(emptied[:5]) + (", …" if len(emptied) > 5 else "")
+        text += f"; without images now: {len(emptied)} nodes ({shown})"
+    empty = float((after.tree.sizes(0) == 0).float().mean())
+    if added > MANY_NEW * len(before.files) or empty > MANY_EMPTY:
+        text += "; much has changed: --anew builds a new tree, with other numbers and without the names given so far"
+    return text

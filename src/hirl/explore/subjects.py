@@ -1,0 +1,71 @@
+"""What a command looks at, a file of features, a run or images, and where it writes by default."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from hirl.encoders.backbones import is_timm_name
+from hirl.encoders.embedded import DEFAULT_ENCODER
+from hirl.encoders.published import RANDOM_PREFIX, TORCHVISION
+from hirl.features.feature_files import KINDS
+from hirl.features.open_encoder import WEIGHT_FILES, run_of_checkpoint
+from hirl.hierarchy.tree import PrototypeTree
+from hirl.runs.folder import RunFolder, folder_name
+
+Kind = Literal["features", "run", "images"]
+
+
+def kind_of(subject: Any) -> Kind:
+    """What the subject is; a ValueError for a file or name that is something else."""
+    if isinstance(subject, RunFolder):
+        return "run"
+    if not isinstance(subject, str | os.PathLike):
+        return "images"
+    text = os.fspath(subject)
+    path = Path(text).expanduser()
+    if path.suffix.lower() in KINDS and not path.is_dir():
+        return "features"
+    if RunFolder(path).exists or run_of_checkpoint(path) is not None:
+        return "run"
+    if path.suffix.lower() in WEIGHT_FILES and path.is_file():
+        if _is_tree(path):
+            raise ValueError(
+                f"{text!r} is a tree without features or images: use it as in hirl tree features.npy --data IMAGES "
+                f"--tree {text}"
+            )
+        raise _an_encoder(text)
+    if not path.exists() and (text.startswith((RANDOM_PREFIX, TORCHVISION)) or is_timm_name(text)):
+        raise _an_encoder(text)
+    if not path.exists() and ("/" in text or path.suffix):
+        raise ValueError(f"there is no run folder, no folder of images and no file of features {text!r}")
+    return "images"
+
+
+def work_folder(images: Any, encoder: Any = None) -> Path:
+    """Where the features of images are kept and pages about them are written: runs/IMAGES-ENCODER."""
+    name = os.fspath(images) if isinstance(images, str | os.PathLike) else "images"
+    by = os.fspath(encoder) if isinstance(encoder, str | os.PathLike) else DEFAULT_ENCODER
+    return Path("runs") / f"{folder_name(name)}-{folder_name(by)}"
+
+
+def default_folder(subject: str | os.PathLike[str], name: str, *, encoder: str | None = None) -> Path:
+    """Where a page goes by default: in the folder of the run or the `work_folder`; beside a file, named after it."""
+    path = Path(subject)
+    if kind_of(subject) == "images":
+        return work_folder(subject, encoder) / name
+    return path / name if path.is_dir() else path.with_name(f"{path.stem}_{name}")
+
+
+def _an_encoder(name: str) -> ValueError:
+    return ValueError(f"{name!r} is an encoder: name the images to look at, and --encoder {name}")
+
+
+def _is_tree(path: Path) -> bool:
+    """Whether a file is one that `hirl cluster` wrote."""
+    try:
+        PrototypeTree.load(path)
+    except (ValueError, OSError):
+        return False
+    return True

@@ -1,0 +1,116 @@
+"""`hirl export`: an encoder in the form that another tool loads by itself, checked against torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from hirl.explore.tree_page import read_names
+from hirl.export.huggingface_folder import write_huggingface
+from hirl.export.network import Export, prepare
+from hirl.export.onnx_file import write_onnx
+from hirl.export.timm_folder import write_timm
+from hirl.export.torch_export_file import write_torch_export
+from hirl.export.torchvision_file import write_torchvision
+from hirl.features.open_encoder import Encoder, open_encoder
+from hirl.methods.base import Method
+
+Target = Literal["onnx", "torch-export", "timm", "torchvision", "huggingface"]
+TARGETS: tuple[str, ...] = get_args(Target)
+
+
+class _Writer(NamedTuple):
+    write: Callable[[Export, Path], float]
+    suffix: str  # of a file; empty for a folder
+    levels: bool  # whether it holds z⁰…zᴸ and paths as well
+
+
+WRITERS: dict[str, _Writer] = {
+    "onnx": _Writer(write_onnx, ".onnx", True),
+    "torch-export": _Writer(write_torch_export, ".pt2", True),
+    "timm": _Writer(write_timm, "", False),
+    "torchvision": _Writer(write_torchvision, ".pth", False),
+    "huggingface": _Writer(write_huggingface, "", True),
+}
+
+
+class Written(NamedTuple):
+    """What was written, and the largest difference between its own loader's outputs and torch on random images."""
+
+    out: Path
+    outputs: tuple[str, ...]
+    difference: float
+
+
+def export_encoder(
+    source: Any,
+    to: Target,
+    out: str | os.PathLike[str],
+    *,
+    levels: bool = False,
+    names: str | os.PathLike[str] | None = None,
+    backbone: str | None = None,
+    backbone_args: dict[str, Any] | None = None,
+    weights: str | os.PathLike[str] | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    method: str | type[Method] | None = None,
+) -> Written:
+    """Write an encoder for another tool, and check that the tool's own loader gives the same features as torch.
+
+    Args:
+        source: A run, its folder or checkpoint, a file of weights, a timm name, `torchvision:NAME`, a module, or an
+            encoder that is open already.
+        to: The tool.
+        out: The file (.onnx, .pt2, .pth) or, for timm and huggingface, the folder.
+        levels: Give z0 … zL, the path through the run's tree and its confidence as well.
+        names: Names of the tree's nodes, exported by the tree page as JSON.
+        backbone: The network's timm or torchvision name, for a file of weights that does not name it.
+        backbone_args: Further arguments of the timm or torchvision network.
+        weights: A file of weights for a network given by name; by default its weights are random.
+        image_size: Side of the images in pixels; by default the run's, else 224.
+        channels: Channels of the images; by default the run's, else 3.
+        mean: Subtracted from each channel, in [0, 1]; by default as in the run's training, else ImageNet's.
+        std: Divides each channel.
+        method: The class of the run's method, if it is not part of hirl.
+    """
+    target = Path(out)
+    check_export(to, target, levels=levels)
+    encoder = open_encoder(
+        source, backbone=backbone, backbone_args=backbone_args, weights=weights, channels=channels, method=method
+    )
+    export = prepare(
+        encoder,
+        levels=levels,
+        names=_names(encoder, names, levels=levels),
+        image_size=image_size,
+        channels=channels,
+        mean=mean,
+        std=std,
+        method=method,
+    )
+    return Written(target, export.outputs, WRITERS[to].write(export, target))
+
+
+def check_export(to: str, out: Path, *, levels: bool) -> None:
+    """Raise a ValueError if the tool cannot hold what is asked for, or the name is not one of its files."""
+    if to not in WRITERS:
+        raise ValueError(f"there is no target {to!r}: choose one of {', '.join(WRITERS)}")
+    writer = WRITERS[to]
+    if levels and not writer.levels:
+        able = [name for name, other in WRITERS.items() if other.levels]
+        raise ValueError(f"{to} holds an encoder alone: export levels to {', '.join(able[:-1])} or {able[-1]}")
+    if writer.suffix and out.suffix != writer.suffix:
+        raise ValueError(f"an export to {to} is a file named *{writer.suffix}, not {str(out)!r}")
+
+
+def _names(encoder: Encoder, file: str | os.PathLike[str] | None, *, levels: bool) -> dict[str, str] | None:
+    if file is None:
+        return None
+    if not levels or encoder.tree is None:
+        raise ValueError(f"names {os.fspath(file)!r} are those of a tree's nodes: export a run with levels")
+    return read_names(Path(file), encoder.tree)

@@ -1,0 +1,199 @@
+"""What is exported: pixels in, features out, and with levels z⁰…zᴸ, the path through the tree and its confidence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hirl.data.loader import default_normalisation, resized_side
+from hirl.data.views.render import Normalisation
+from hirl.encoders.encoder_file import network_hash
+from hirl.encoders.weights_source import Interpolation
+from hirl.export.path_finding import PathFinder
+from hirl.features.extractor import check_same
+from hirl.features.open_encoder import Encoder
+from hirl.hierarchy.tree import PrototypeTree
+from hirl.methods.base import Method
+from hirl.runs.representations import Trained
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How an image becomes the input: the shorter side to `resize`, the central square of `size`, then normalised."""
+
+    size: int
+    resize: int
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    interpolation: Interpolation = "bilinear"
+
+
+@dataclass(frozen=True)
+class Export:
+    """An encoder on its way out. `outputs` are the names of what `network` gives, in order."""
+
+    encoder: Encoder
+    network: ImageNetwork
+    pixels: Pixels
+    outputs: tuple[str, ...]
+    tree: PrototypeTree | None = None  # with levels
+    names: Mapping[str, str] = field(default_factory=dict)  # of nodes, by level and number ("2-17")
+
+    @property
+    def node_names(self) -> list[list[str]]:
+        """Per level, fine → coarse, the name of each node; level and number for one without a name."""
+        levels = () if self.tree is None else self.tree.levels
+        return [
+            [self.names.get(f"{level}-{node}", f"{level}-{node}") for node in range(count)]
+            for level, count in enumerate(levels)
+        ]
+
+    def metadata(self) -> str:
+        """Preprocessing, outputs and names of nodes as JSON, for files that carry it with them."""
+        found: dict[str, Any] = {"input": "RGB pixels, uint8" if self.pixels.channels == 3 else "pixels, uint8"}
+        found |= {"preprocessing": asdict(self.pixels), "outputs": self.outputs}
+        found |= {"nodes": self.node_names} if self.tree is not None else {}
+        found |= {"encoder": self.encoder.name, "sha256": self.encoder.sha256}
+        found |= {} if self.encoder.provenance is None else {"provenance": str(self.encoder.provenance)}
+        return json.dumps(found, ensure_ascii=False)
+
+    def random_images(self, count: int) -> Tensor:
+        """(count, C, size, size), uint8; the same ones each time."""
+        shape = (count, self.pixels.channels, self.pixels.size, self.pixels.size)
+        return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(count))
+
+
+class ImageNetwork(nn.Module):
+    """Pixels (B, C, size, size) of uint8 → outputs by name: `features`, and with levels `z0` … `path`, `confidence`."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self, encoder: nn.Module, pixels: Pixels, levels: Levels | None = None, tree: PrototypeTree | None = None
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.levels = levels
+        self.path_finder = None if tree is None else PathFinder(tree)
+        self.register_buffer("mean", torch.tensor(pixels.mean)[:, None, None])
+        self.register_buffer("std", torch.tensor(pixels.std)[:, None, None])
+
+    def forward(self, pixels: Tensor) -> dict[str, Tensor]:
+        images = (pixels.float() / 255 - self.mean) / self.std
+        found = {"features": self.encoder(images)}
+        if self.levels is not None and self.path_finder is not None:
+            z = self.levels(images)
+            found |= {f"z{level}": rows for level, rows in enumerate(z)}
+            found["path"], found["confidence"] = self.path_finder(z[0])
+        return found
+
+
+class Levels(nn.Module):
+    """Images (B, C, H, W) → z⁰…zᴸ, (B, D) each: `Trained` with nothing but the networks that it runs.
+
+    The student of a teacher, its prototypes and a queue of keys would make the file larger. The method itself is not
+    a part of this module: methods are equal if their arguments are, and exporters look modules up by identity.
+    """
+
+    def __init__(self, trained: Trained, images: Tensor) -> None:
+        super().__init__()
+        assert trained.paths is not None
+        self._embed = trained.method.embed
+        self.parts = nn.ModuleList(_called(trained.method, lambda: trained.method.embed(images)))
+        self.heads = trained.paths.heads
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        z0 = self._embed(images).float()
+        return [z0, *(head(z0) for head in self.heads)]
+
+
+def _called(module: nn.Module, run: Callable[[], object]) -> list[nn.Module]:
+    """The submodules that a function calls, without those inside another one."""
+    called: set[int] = set()
+
+    def note(part: nn.Module, _inputs: object) -> None:
+        called.add(id(part))
+
+    hooks = [part.register_forward_pre_hook(note) for part in module.modules()]
+    with torch.inference_mode():
+        run()
+    for hook in hooks:
+        hook.remove()
+
+    def walk(part: nn.Module) -> list[nn.Module]:
+        return [part] if id(part) in called else [found for child in part.children() for found in walk(child)]
+
+    return walk(module)
+
+
+def prepare(
+    encoder: Encoder,
+    *,
+    levels: bool = False,
+    names: Mapping[str, str] | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    method: str | type[Method] | None = None,
+) -> Export:
+    """The encoder with the preprocessing it was trained with; else what is given; else 224 pixels and ImageNet's."""
+    check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
+    form = encoder.format
+    size = encoder.image_size or image_size or (224 if form is None else form.size)
+    depth = encoder.channels or channels or 3
+    own = default_normalisation(depth)
+    normal = Normalisation(tuple(encoder.mean or mean or own.mean), tuple(encoder.std or std or own.std))
+    for name, values in (("mean", normal.mean), ("std", normal.std)):
+        if len(values) != depth:
+            raise ValueError(f"{name} has {len(values)} values, but the images have {depth} channels")
+    resize = resized_side(size) if form is None else round(size / form.crop)
+    pixels = Pixels(size, resize, depth, normal.mean, normal.std, "bilinear" if form is None else form.interpolation)
+    if not levels:
+        if names:
+            raise ValueError("names are those of the tree's nodes: export them with levels")
+        network = ImageNetwork(encoder.network, pixels)
+        return _checked(Export(encoder, network.eval(), pixels, ("features",)))
+    tree = encoder.tree
+    if tree is None:
+        raise ValueError(
+            f"{encoder.name} has no levels: only a run that was trained with HIRL, and has its first tree, has heads "
+            "and a tree; leave levels out"
+        )
+    trained = encoder.load_trained(method=method)
+    heads = 0 if trained.paths is None else len(trained.paths.levels)
+    backbone = encoder.network
+    if _hash(trained.method.encoder) == _hash(backbone):
+        backbone = trained.method.encoder  # the same module twice in a graph is computed once
+    outputs = ("features", *(f"z{level}" for level in range(1 + heads)), "path", "confidence")
+    network = ImageNetwork(backbone, pixels, Levels(trained, torch.zeros(2, depth, size, size)), tree)
+    return _checked(Export(encoder, network.eval(), pixels, outputs, tree, dict(names or {})))
+
+
+def _hash(network: nn.Module) -> str:
+    return network_hash({name: value for name, value in network.state_dict().items() if isinstance(value, Tensor)})
+
+
+@torch.inference_mode()
+def _checked(export: Export) -> Export:
+    """Try it on two images: many networks take images of one size only."""
+    size, channels = export.pixels.size, export.pixels.channels
+    try:
+        features = export.network(export.random_images(2))["features"]
+    except (AssertionError, RuntimeError, ValueError, TypeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise ValueError(
+            f"{export.encoder.name} cannot take images of {size} × {size} pixels in {channels} channels: {reason}; "
+            "give its own image_size"
+        ) from error
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(f"{export.encoder.name} must give features of shape (B, width), but gives {shape}")
+    return export

@@ -1,0 +1,139 @@
+"""`--to torchvision`: the state dict of a torchvision network, and a .json that says how to make it and its images.
+
+Residual networks have the same names of weights in timm and torchvision. Those of a plain vision transformer are
+translated.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hirl.encoders.encoder_file import Weights
+from hirl.export.comparison import compare_with_torch
+from hirl.export.network import Export
+from hirl.files import atomic_write
+
+PREFIX = "torchvision:"
+BLOCK = "encoder.layers.encoder_layer_"
+# Parts of names in timm and in torchvision's VisionTransformer.
+TRANSLATED = (
+    ("cls_token", "class_token"), ("pos_embed", "encoder.pos_embedding"), ("patch_embed.proj.", "conv_proj."),
+    ("blocks.", BLOCK), (".norm1.", ".ln_1."), (".norm2.", ".ln_2."), (".attn.qkv.", ".self_attention.in_proj_"),
+    (".attn.proj.", ".self_attention.out_proj."), (".mlp.fc1.", ".mlp.0."), (".mlp.fc2.", ".mlp.3."),
+    ("norm.", "encoder.ln."),
+)  # fmt: skip
+
+
+class Twin(NamedTuple):
+    """The same network in torchvision: `torchvision.models.NAME(**arguments)` with `classifier` made an identity."""
+
+    name: str
+    arguments: dict[str, Any]
+    classifier: str
+    weights: Weights
+
+    def make(self) -> nn.Module:
+        from torchvision import models  # takes seconds, which `import hirl` need not
+
+        network: nn.Module = getattr(models, self.name)(**self.arguments)
+        network.set_submodule(self.classifier, nn.Identity())
+        return network
+
+
+def write_torchvision(export: Export, out: Path) -> float:
+    """Write both files, and return the largest difference between torchvision's network and ours."""
+    twin = find_twin(export)
+    pixels = export.pixels
+    preset = {"crop_size": pixels.size, "resize_size": pixels.resize, "mean": pixels.mean, "std": pixels.std}
+    about: dict[str, Any] = {
+        "network": twin.name,
+        "arguments": twin.arguments,
+        "classifier": twin.classifier,
+        "transforms": preset,
+    }
+    about["interpolation"] = pixels.interpolation
+    with atomic_write(out) as aside:
+        torch.save(twin.weights, aside)
+        loaded = twin.make().eval()
+        loaded.load_state_dict(torch.load(aside, weights_only=True))
+
+        def run(some: Tensor) -> dict[str, Tensor]:
+            mean, std = (Tensor(values)[:, None, None] for values in (pixels.mean, pixels.std))
+            return {"features": loaded((some.float() / 255 - mean) / std)}
+
+        difference = compare_with_torch(export, run, tool="torchvision")
+        with atomic_write(out.with_suffix(".json")) as beside:
+            beside.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    return difference
+
+
+def find_twin(export: Export) -> Twin:
+    """Torchvision's network for these weights, or a ValueError."""
+    from torchvision import models
+
+    about, network = export.encoder.about, export.encoder.network
+    name, args = str(about.get("backbone", "")), dict(about.get("backbone_args") or {})
+    weights = {key: tensor.detach().cpu().contiguous() for key, tensor in network.state_dict().items()}
+    if name.startswith(PREFIX):
+        return Twin(name.removeprefix(PREFIX), args, _last_linear(name.removeprefix(PREFIX), args), weights)
+    shape = getattr(network, "patch_embed", None)
+    if shape is not None and "cls_token" in weights:
+        arguments = _transformer_arguments(network, export.pixels.size, weights)
+        translated = {_translate(key): tensor for key, tensor in weights.items()}
+        twin = Twin("VisionTransformer", arguments, "heads.head", translated)
+        if _fits(twin):
+            return twin
+    elif name in models.list_models(models):
+        own = {"init_weights": False} if "init_weights" in _parameters(name) else {}
+        twin = Twin(name, own, _last_linear(name, own), weights)
+        if _fits(twin):
+            return twin
+    raise ValueError(
+        f"torchvision has no network for the weights of {export.encoder.name}, a {type(network).__name__}: export it "
+        "to onnx or torch-export, which hold any network"
+    )
+
+
+def _transformer_arguments(network: nn.Module, size: int, weights: Weights) -> dict[str, Any]:
+    blocks: Any = network.get_submodule("blocks")
+    return {
+        "image_size": size,
+        "patch_size": weights["patch_embed.proj.weight"].shape[-1],
+        "num_layers": len(blocks),
+        "num_heads": blocks[0].attn.num_heads,
+        "hidden_dim": weights["cls_token"].shape[-1],
+        "mlp_dim": len(weights["blocks.0.mlp.fc1.bias"]),
+    }
+
+
+def _translate(key: str) -> str:
+    for ours, theirs in TRANSLATED:
+        if ours in key and (ours.startswith(".") or key.startswith(ours)):
+            key = key.replace(ours, theirs, 1)
+    return key
+
+
+def _fits(twin: Twin) -> bool:
+    with torch.device("meta"):
+        own = {key: tensor.shape for key, tensor in twin.make().state_dict().items()}
+    return own == {key: tensor.shape for key, tensor in twin.weights.items()}
+
+
+def _last_linear(name: str, arguments: dict[str, Any]) -> str:
+    from torchvision import models
+
+    with torch.device("meta"):
+        network: nn.Module = getattr(models, name)(**arguments)
+    return [place for place, layer in network.named_modules() if isinstance(layer, nn.Linear)][-1]
+
+
+def _parameters(name: str) -> set[str]:
+    from torchvision import models
+
+    return set(inspect.signature(getattr(models, name)).parameters)

@@ -1,0 +1,294 @@
+"""From images to features: preprocessing, the pass through the network, and a cache in memory and on disk."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from math import ceil
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from hirl import ranks
+from hirl.data.loader import EvaluationLoader, normalisation
+from hirl.data.sources.escape import one_line
+from hirl.data.sources.identity import image_identity, is_identified
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.views.render import Normalisation
+from hirl.encoders.adapter import AdaptedNetwork
+from hirl.encoders.encoder_file import network_hash
+from hirl.encoders.weights_source import Interpolation
+from hirl.features.feature_cache import Allocate, FeatureCache, ImageFeatures, in_memory
+from hirl.features.forward_pass import forward_pass
+from hirl.features.open_encoder import Encoder
+from hirl.features.view_cache import CachedViews, PlainFeatures, cached_views
+from hirl.methods.base import Method
+from hirl.processes import by_the_first
+from hirl.runs.representations import Trained
+from hirl.terminal.progress import Progress, no_progress
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Images resized and centre-cropped to `size`, then normalised.
+
+    crop: the share of the resized image that the square keeps; None is the rule of `EvaluationLoader`
+    """
+
+    size: int
+    normalisation: Normalisation
+    device: torch.device = CPU
+    workers: int | None = None
+    interpolation: Interpolation = "bilinear"
+    crop: float | None = None
+
+    frozen: CachedViews | None = None  # features of a frozen part of the network, which take the place of images
+
+    def loader(self, images: ImageSet, *, rank: int = 0, world_size: int = 1) -> EvaluationLoader | PlainFeatures:
+        if self.frozen is not None:
+            return PlainFeatures(self.frozen, device=self.device, rank=rank, world_size=world_size)
+        return EvaluationLoader(
+            images,
+            size=self.size,
+            resize=None if self.crop is None else round(self.size / self.crop),
+            mean=self.normalisation.mean,
+            std=self.normalisation.std,
+            interpolation=self.interpolation,
+            device=self.device,
+            workers=self.workers,
+            rank=rank,
+            world_size=world_size,
+        )
+
+
+def preprocessing_for(
+    encoder: Encoder,
+    images: ImageSet,
+    *,
+    image_size: int | None = None,
+    mean: tuple[float, ...] | None = None,
+    std: tuple[float, ...] | None = None,
+    device: torch.device = CPU,
+    workers: int | None = None,
+    interpolation: Interpolation | None = None,
+) -> Preprocessing:
+    """What is given, where the encoder allows it; else what the encoder was trained with; else the size of small images
+    or 224, and ImageNet's normalisation."""
+    size = image_size or encoder.size_for(images.default_size)
+    normal = normalisation(images, encoder.mean or _tuple(mean), encoder.std or _tuple(std))
+    form = encoder.format
+    resize = interpolation or ("bilinear" if form is None else form.interpolation)
+    return Preprocessing(size, normal, device, workers, resize, None if form is None else form.crop)
+
+
+def describe(encoder: Encoder, preprocessing: Preprocessing) -> str:
+    """Where the weights of the encoder come from and how it sees images, in a line."""
+    size = preprocessing.size
+    return f"Encoder {encoder.name}: {encoder.provenance}; images are resized to {size} × {size} pixels"
+
+
+def _tuple(values: Any) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values)
+
+
+class Extractor:
+    """Pooled features and z⁰…zᴸ of image sets by one encoder, each computed once.
+
+    `method`: the class of the run's method, if it is not part of hirl.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        preprocessing: Preprocessing,
+        cache: FeatureCache = FeatureCache(None),  # noqa: B008 (frozen)
+        *,
+        method: str | type[Method] | None = None,
+        progress: Progress = no_progress,
+    ) -> None:
+        self.encoder, self.preprocessing, self.cache, self.progress = encoder, preprocessing, cache, progress
+        self.network = encoder.network.to(preprocessing.device)
+        self._method = method
+        self._trained: Trained | None = None
+        self._identities: dict[ImageSet, dict[str, Any]] = {}
+        self._reported: set[ImageSet] = set()
+        self._computed: dict[tuple[str, ImageSet], ImageFeatures] = {}
+
+    def identity(self, images: ImageSet) -> dict[str, Any]:
+        """`image_identity`, computed once: it looks at every file."""
+        if images not in self._identities:
+            self._identities[images] = image_identity(images)
+        return self._identities[images]
+
+    def features(self, images: ImageSet) -> Tensor:
+        """(N, width): the encoder's pooled features; NaN for an image that cannot be read."""
+        return self._get("features", images).rows
+
+    def readable(self, images: ImageSet) -> Tensor:
+        """(N,) bool: which images could be read when their features were computed."""
+        return self._get("features", images).readable
+
+    def representations(self, images: ImageSet) -> Tensor:
+        """(N, 1 + L, D): z⁰…zᴸ by the run's heads, loaded when first needed; NaN for an image that cannot be read."""
+        return self._get("representations", images).rows
+
+    def forget(self, images: ImageSet) -> None:
+        """Free the memory of what was computed for these images."""
+        self._identities.pop(images, None)
+        self._reported.discard(images)
+        for kind in ("features", "representations"):
+            self._computed.pop((kind, images), None)
+
+    def _with_frozen_features(self, network: nn.Module, images: ImageSet, resized: Preprocessing) -> Preprocessing:
+        """With the features of an adapted network's frozen part, which all that was adapted from it share."""
+        adapted = network.method.encoder if isinstance(network, Trained) else network
+        usual = resized.interpolation == "bilinear" and resized.crop is None and ranks.world().size == 1
+        if not isinstance(adapted, AdaptedNetwork) or not usual or not is_identified(self.identity(images)):
+            return resized
+        given: dict[str, Any] = {"size": resized.size, "device": resized.device, "workers": resized.workers}
+        given |= asdict(resized.normalisation) | {"progress": self.progress}
+        sha256 = network_hash(adapted.frozen.state_dict())
+        return replace(resized, frozen=cached_views(adapted.frozen, sha256, images, None, 0, **given))
+
+    def _get(self, kind: Literal["features", "representations"], images: ImageSet) -> ImageFeatures:
+        if (kind, images) not in self._computed:
+            network, sha256, resized = self.network, self.encoder.sha256, self.preprocessing
+            if kind == "representations":
+                if self._trained is None:
+                    self._trained = self.encoder.load_trained(method=self._method).to(self.preprocessing.device)
+                network, sha256 = self._trained, self._trained.sha256
+                # Trees are built over images that were resized bilinearly: so must be what is compared with them.
+                resized = replace(resized, interpolation="bilinear")
+            task = f"{kind} of {images.name}"
+            resized = self._with_frozen_features(network, images, resized)
+            compute = partial(extract_features, network, images, resized, task=task, progress=self.progress)
+            cache = self.cache if is_identified(self.identity(images)) else FeatureCache(None)
+            key: dict[str, Any] = {
+                "network": sha256,
+                "size": resized.size,
+                "normalisation": asdict(resized.normalisation),
+                "images": self.identity(images),
+            }
+            if resized.interpolation != "bilinear":
+                key["interpolation"] = resized.interpolation
+            if resized.crop is not None:
+                key["crop"] = resized.crop
+            world = ranks.world()
+            known = world.size > 1 and by_the_first(lambda: cache.find(kind, key) is not None)
+            if world.rank == 0:
+                self._computed[kind, images] = cache.get_or_compute(kind, key, compute)
+            elif known:  # the first process reads them
+                self._computed[kind, images] = ImageFeatures(torch.empty(0), torch.ones(len(images), dtype=torch.bool))
+            else:
+                self._computed[kind, images] = compute(in_memory)
+            self._warn(images, self._computed[kind, images].readable)
+        return self._computed[kind, images]
+
+    def _warn(self, images: ImageSet, readable: Tensor) -> None:
+        """Report the images without features, also of features that were cached; once per set.
+
+        Those of a set in memory were reported when it was read.
+        """
+        if not readable.all() and images.readable is None and images not in self._reported:
+            self._reported.add(images)
+            first = images.path(int((~readable).nonzero()[0]))
+            warnings.warn(
+                f"{int((~readable).sum())} of the {len(images):,} images of {images.name} could not be read and have "
+                f"no features; the first: {one_line(first)}",
+                stacklevel=2,
+            )
+
+
+def extract_features(
+    network: nn.Module,
+    images: ImageSet,
+    preprocessing: Preprocessing,
+    allocate: Allocate = in_memory,
+    *,
+    task: str,
+    progress: Progress,
+) -> ImageFeatures:
+    """The network's output for every image in order, on the CPU.
+
+    Each process takes its share; the first one gets all of them, the others get none.
+    """
+    world = ranks.world()
+    features: Tensor | None = None
+    readable = torch.zeros(len(images), dtype=torch.bool)
+    unsound: list[int] = []
+    for index, rows, done in _gathered_outputs(network, images, preprocessing):
+        if world.rank == 0:
+            if features is None:
+                features = allocate((len(images), *rows.shape[1:]))
+            features[index] = rows.to(features.dtype)
+            readable[index] = True
+            unsound += index[~features[index].flatten(1).isfinite().all(1)].tolist()
+            progress(task, done, len(images))
+    if world.rank > 0:
+        return ImageFeatures(torch.empty(0), torch.ones(len(images), dtype=torch.bool))
+    assert features is not None  # a loader has at least one image
+    if unsound:
+        half = " in half precision" if features.dtype == torch.float16 else ""
+        raise ValueError(
+            f"the network gives features that are NaN or infinite{half} for {len(unsound):,} of the {len(images):,} "
+            f"images of {images.name}, the first being {images.path(min(unsound))}: its weights are not sound"
+        )
+    features[~readable] = torch.nan
+    return ImageFeatures(features, readable)
+
+
+def _gathered_outputs(
+    network: nn.Module, images: ImageSet, preprocessing: Preprocessing
+) -> Iterator[tuple[Tensor, Tensor, int]]:
+    """Per batch of all processes its readable images, the outputs for them, and how many images are done."""
+    world = ranks.world()
+    if world.size == 1 or len(images) < world.size:
+        loader = preprocessing.loader(images)
+        for place, (index, rows) in enumerate(forward_pass(network, loader), start=1):
+            yield index, rows.cpu(), min(place * loader.batch_size, len(images))
+        return
+    loader = preprocessing.loader(images, rank=world.rank, world_size=world.size)
+    outputs, most = forward_pass(network, loader), loader.batch_size
+    rows = torch.empty(0)
+    for place in range(1, ceil(ceil(len(images) / world.size) / most) + 1):
+        # The last batch may be that of fewer processes: a process without one sends none of the rows it had.
+        index, rows = next(outputs, (torch.empty(0, dtype=torch.int64), rows[:0]))
+        # Equally many rows per process.
+        padded = F.pad(rows.flatten(1), (0, 0, 0, most - len(rows)))
+        marks = F.pad(index, (0, most - len(index)), value=-1).to(rows.device)
+        every, mark = world.joined(padded).cpu(), world.joined(marks).cpu()
+        real = mark >= 0
+        done = min(place * most * world.size, len(images))
+        yield mark[real], every[real].unflatten(1, rows.shape[1:]), done
+
+
+def check_same(encoder: Encoder, **given: Any) -> None:
+    """An encoder is evaluated with the preprocessing it was trained with: another would misjudge it."""
+    for name, value in given.items():
+        own = getattr(encoder, name)
+        value = tuple(value) if isinstance(value, list) else value
+        if value is not None and own is not None and value != own:
+            raise ValueError(f"{name} is {value}, but {encoder.name} was trained with {own}: leave it out")
+
+
+@torch.inference_mode()
+def check_features(extractor: Extractor, channels: int) -> None:
+    """Try the encoder on two blank images: many networks take images of one size only."""
+    name, size = extractor.encoder.name, extractor.preprocessing.size
+    try:
+        features = extractor.network(torch.zeros(2, channels, size, size, device=extractor.preprocessing.device))
+    except (AssertionError, RuntimeError, ValueError, TypeError) as error:
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise ValueError(
+            f"{name} cannot take images of {size} × {size} pixels in {channels} channels: {lines[0].rstrip('.')}; give "
+            "its own image_size"
+        ) from error
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(f"{name} must give pooled features of shape (B, width), but gives {shape} for 2 images")

@@ -1,0 +1,148 @@
+"""Features on disk, computed once per network, preprocessing and image set.
+
+The pooled features of many images, 1 GiB or more in single precision, are kept in half precision in a file of their
+own, which is written batch by batch and mapped rather than read: no more memory is needed for more images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hirl.files import CHECKSUM, Damaged, atomic_write, verify
+
+# Part of the key: raise it whenever the same images would be preprocessed differently. Since 2, images that could not
+# be read are marked, rather than given another image's features.
+FORMAT = "hirl features 2"
+LARGE = 1 << 28  # features of a set, from which on they are in half precision
+Allocate: TypeAlias = Callable[[Sequence[int]], Tensor]
+"""Gives the tensor of a shape that features are written to."""
+
+
+class ImageFeatures(NamedTuple):
+    """Features of a set of images."""
+
+    rows: Tensor  # (N, …); NaN for an image that could not be read
+    readable: Tensor  # (N,) bool
+
+
+def in_memory(shape: Sequence[int]) -> Tensor:
+    """A tensor in single precision, or if it is large in half precision."""
+    return torch.empty(*shape, dtype=torch.float16 if is_large(shape) else torch.float32)
+
+
+def in_single_precision(shape: Sequence[int]) -> Tensor:
+    return torch.empty(*shape)
+
+
+def is_large(shape: Sequence[int]) -> bool:
+    return math.prod(shape) >= LARGE
+
+
+@dataclass(frozen=True)
+class FeatureCache:
+    """One safetensors file per key, and beside it one with the features if they are many. Without a folder, nothing
+    is kept."""
+
+    folder: Path | None
+
+    def file(self, kind: str, key: dict[str, Any]) -> tuple[Path, str]:
+        """The file of a key, and what it must say about itself."""
+        assert self.folder is not None
+        about = json.dumps({"format": FORMAT, "kind": kind} | key, sort_keys=True)
+        return self.folder / f"{kind}-{hashlib.sha256(about.encode()).hexdigest()[:20]}.safetensors", about
+
+    def find(self, kind: str, key: dict[str, Any]) -> ImageFeatures | None:
+        """The features cached for this key; None if there are none, or they are damaged."""
+        return None if self.folder is None else _read(*self.file(kind, key))
+
+    def get_or_compute(
+        self, kind: str, key: dict[str, Any], compute: Callable[[Allocate], ImageFeatures]
+    ) -> ImageFeatures:
+        """The features cached for this key, or those that `compute` gives now.
+
+        kind: what they are, "features" or "representations"; the start of the file's name
+        key: everything they depend on, as plain data
+        compute: gets a function for the tensor that the features are written to
+        """
+        if self.folder is None:
+            return compute(in_memory if kind == "features" else in_single_precision)
+        known = self.find(kind, key)
+        if known is not None:
+            return known
+        from safetensors.torch import save_file
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        file, about = self.file(kind, key)
+        with _on_disk(_rows_file(file)) as mapped:
+            features = compute(mapped if kind == "features" else in_single_precision)
+            on_disk = features.rows.dtype == torch.float16
+            tensors = {"readable": features.readable}
+            if not on_disk:
+                tensors["features"] = features.rows.contiguous()
+        with atomic_write(file, checksum=True) as aside:
+            save_file(tensors, aside, metadata={"about": f"{CHECKSUM} {about}"})
+        return ImageFeatures(_mapped(_rows_file(file)), features.readable) if on_disk else features
+
+
+@contextmanager
+def _on_disk(file: Path) -> Iterator[Allocate]:
+    """Yield a function that gives a tensor in `file` if it is large, which replaces an older file on success."""
+    with ExitStack() as stack:
+
+        def allocate(shape: Sequence[int]) -> Tensor:
+            if not is_large(shape):
+                return in_memory(shape)
+            aside = stack.enter_context(atomic_write(file, checksum=True, needed=2 * math.prod(shape)))
+            rows = np.lib.format.open_memmap(aside, "w+", dtype=np.float16, shape=tuple(shape))
+            if hasattr(os, "posix_fallocate"):  # or a full disk would kill the process when a page is written
+                with aside.open("r+b") as opened:
+                    os.posix_fallocate(opened.fileno(), 0, aside.stat().st_size)
+            return torch.from_numpy(rows)
+
+        yield allocate
+
+
+def _rows_file(file: Path) -> Path:
+    return file.with_suffix(".npy")
+
+
+def _mapped(file: Path) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nobody writes to it
+        return torch.from_numpy(np.load(file, mmap_mode="r", allow_pickle=False))
+
+
+def _read(file: Path, about: str) -> ImageFeatures | None:
+    """The features in a file with exactly this key; None if there is no such file or it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    if not file.is_file():
+        return None
+    try:
+        verify(file)
+        with safe_open(file, framework="pt") as opened:
+            if (opened.metadata() or {}).get("about", "").partition(" ")[2] != about:
+                return None
+            readable = opened.get_tensor("readable")
+            inside = "features" in opened.keys()  # noqa: SIM118 (not a dict)
+            if not inside:
+                verify(_rows_file(file))
+            rows = opened.get_tensor("features") if inside else _mapped(_rows_file(file))
+    except (SafetensorError, OSError, ValueError) as error:
+        reason = str(error) if isinstance(error, Damaged) else f"{str(file)!r} is damaged"
+        warnings.warn(f"{reason}; the features are computed again", stacklevel=2)
+        return None
+    return ImageFeatures(rows, readable) if len(rows) == len(readable) else None

@@ -1,0 +1,185 @@
+"""Features of several views per image by a frozen network, computed once and kept on disk.
+
+Adaptation trains on top of a network that does not change, so an epoch needs no pass through it: it draws from views
+that are in this cache. Their random parameters are a function of (image, view) alone, so that runs with other seeds,
+methods or settings share them. A pass that is killed goes on from where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from fcntl import LOCK_EX, flock
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hirl.data.loader import EvaluationLoader, Loader
+from hirl.data.sources.cache import cache_folder
+from hirl.data.sources.identity import image_identity
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.skipped import Skipped
+from hirl.data.upload import upload
+from hirl.data.views import View
+from hirl.data.views.draws import Ints
+from hirl.data.views.render import Batch
+from hirl.files import atomic_write
+from hirl.terminal.progress import Progress, no_progress
+
+FORMAT = "hirl views 1"
+BATCH = 32
+SAVED_EVERY = 64  # batches
+MOST_BYTES = 4 << 30  # of one file; larger sets of images get fewer views
+LEAST_VIEWS = 2
+KEPT_BYTES = 16 << 30  # of all files together; the oldest go first
+
+
+@dataclass(frozen=True)
+class CachedViews:
+    """Features (N, 1 + V, width) in half precision, mapped from a file: of the plain image, then of V views of it."""
+
+    rows: Tensor
+    readable: Tensor  # (N,) bool; the rows of an image that could not be read are NaN
+
+
+def fitting_views(N: int, width: int, wanted: int) -> int:
+    """As many views per image as are wanted and the largest file holds; at least two."""
+    return max(min(LEAST_VIEWS, wanted), min(wanted, MOST_BYTES // (2 * N * width) - 1))
+
+
+def cached_views(
+    network: nn.Module,
+    sha256: str,
+    images: ImageSet,
+    view: View | None,
+    count: int,
+    *,
+    size: int,
+    mean: tuple[float, ...] | None,
+    std: tuple[float, ...] | None,
+    device: torch.device,
+    workers: int | None = None,
+    strict: bool = False,
+    skipped: Skipped | None = None,
+    progress: Progress = no_progress,
+    folder: Path | None = None,
+) -> CachedViews:
+    """The network's features of all images at `size` pixels and of `count` draws of `view`, from the cache if known.
+
+    `sha256`: of the network.
+    """
+    folder = cache_folder() / "views" if folder is None else folder
+    folder.mkdir(parents=True, exist_ok=True)
+    key: dict[str, Any] = {"format": FORMAT, "encoder": sha256, "images": image_identity(images), "size": size}
+    key |= {"view": None if view is None else asdict(view), "count": count, "mean": mean, "std": std}
+    name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:20]
+    file = folder / f"{name}.npy"
+    with _locked(folder / f"{name}.lock"):
+        if not file.is_file():
+            reading: dict[str, Any] = {"device": device, "workers": workers, "strict": strict, "skipped": skipped}
+            reading |= {"mean": mean, "std": std, "batch_size": BATCH}
+            plain = EvaluationLoader(images, size=size, **reading)
+            loader = None
+            if count:
+                assert view is not None
+                loader = Loader(images, (view,) * count, shuffle=False, drop_last=False, **reading)
+            _compute(network.to(device), plain, loader, len(images), 1 + count, file, progress)
+            _limit(folder, keep=file)
+    file.touch()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nobody writes to it
+        rows = torch.from_numpy(np.load(file, mmap_mode="r", allow_pickle=False))
+    return CachedViews(rows, ~rows[:, 0, 0].isnan())
+
+
+class PlainFeatures:
+    """Cached features (B, width, 1, 1) of each image once, in order; each rank takes every world_size-th image."""
+
+    workers = 0
+
+    def __init__(
+        self, cached: CachedViews, *, device: torch.device, rank: int = 0, world_size: int = 1, batch_size: int = 1024
+    ) -> None:
+        self.cached, self.device, self.batch_size = cached, device, batch_size
+        self.indices = np.arange(rank, len(cached.readable), world_size)
+
+    def __len__(self) -> int:
+        return -(-len(self.indices) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.batches(self.indices)
+
+    def batches(self, indices: Ints) -> Iterator[Batch]:
+        """Yield the images at `indices` alone, in that order."""
+        for start in range(0, len(indices), self.batch_size):
+            index = torch.from_numpy(indices[start : start + self.batch_size])
+            readable = self.cached.readable[index]
+            features = self.cached.rows[index, 0].float().nan_to_num()[:, :, None, None]
+            yield Batch(index, [upload(features, self.device)], [None], replaced=~readable)
+
+
+@torch.inference_mode()
+def _compute(
+    network: nn.Module,
+    plain: EvaluationLoader,
+    loader: Loader | None,
+    N: int,
+    views: int,
+    file: Path,
+    progress: Progress,
+) -> None:
+    part, marker = file.with_suffix(".part"), file.with_suffix(".done")
+    done = int(marker.read_text()) if marker.is_file() and part.is_file() else 0
+    task = f"features of {views} views per image" if views > 1 else "features of the images"
+    rows = np.load(part, mmap_mode="r+", allow_pickle=False) if done else None
+    batches = plain.batches(np.arange(done, N))
+    drawn: Iterator[Any] = iter(())
+    if loader is not None:
+        loader.set_epoch(0, done // BATCH)
+        drawn = iter(loader)
+    for place, batch in enumerate(batches, start=1):
+        found = [network(batch.views[0])]
+        if loader is not None:
+            found += [network(view) for view in next(drawn).views]
+        features = torch.stack(found, dim=1).half().cpu()  # (B, 1 + V, width)
+        if not features.isfinite().all():
+            raise ValueError("the encoder gives features that are NaN or infinite in half precision: it cannot be used")
+        features[~batch.readable] = torch.nan
+        if rows is None:
+            rows = np.lib.format.open_memmap(part, "w+", dtype=np.float16, shape=(N, *features.shape[1:]))
+        rows[done : done + len(features)] = features.numpy()
+        done += len(features)
+        if place % SAVED_EVERY == 0:
+            rows.flush()
+            with atomic_write(marker) as aside:
+                aside.write_text(str(done), encoding="utf-8")
+        progress(task, done, N)
+    assert rows is not None  # a set has at least one image
+    rows.flush()
+    part.replace(file)
+    marker.unlink(missing_ok=True)
+
+
+def _limit(folder: Path, *, keep: Path) -> None:
+    """Delete the files that were not used for the longest time while all together are too large."""
+    files = sorted(folder.glob("*.npy"), key=lambda file: file.stat().st_mtime)
+    total = sum(file.stat().st_size for file in files)
+    for file in files:
+        if total > KEPT_BYTES and file != keep:
+            total -= file.stat().st_size
+            file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Two runs that need the same features compute them once: the second waits for the first."""
+    with path.open("w") as file:
+        flock(file, LOCK_EX)
+        yield

@@ -1,0 +1,62 @@
+"""What Ward linkage joins: every row, or if there are too many, small clusters of rows that K-means makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hirl.hierarchy.draws import RowDraws
+from hirl.hierarchy.lloyd import Lloyd
+from hirl.hierarchy.rows import accumulator
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Clusters of rows of all ranks: the part (n,) of each of this rank's rows, means (M, D) and rows (M,) of each."""
+
+    of_row: Tensor
+    means: Tensor
+    counts: Tensor
+
+
+def rows_as_parts(draws: RowDraws) -> Parts:
+    """Take every row for itself, in the order of the data set; each rank gets the rows of all."""
+    rows, places, ranks = draws.rows, draws.places.to(draws.rows.device), draws.ranks
+    most = max(ranks.objects(len(rows)))
+    missing = most - len(rows)
+    everywhere = ranks.joined(F.pad(places, (0, missing), value=-1))
+    means = ranks.joined(F.pad(rows[:], (0, 0, 0, missing)))
+    order = everywhere.argsort(stable=True)[int((everywhere < 0).sum()) :]
+    of_row = torch.empty_like(everywhere).scatter_(0, order, torch.arange(len(order), device=order.device))
+    mine = of_row[ranks.rank * most :][: len(rows)]
+    return Parts(mine, means[order], torch.ones(len(order), device=rows.device))
+
+
+def clustered_parts(
+    draws: RowDraws, most: int, *, seed: tuple[int, int], progress: Callable[[int, int], None] | None, **lloyd: Any
+) -> Parts:
+    """Cluster the rows into about √most nodes, and the rows of each into small clusters, `most` in all.
+
+    Two rounds cost far less than one K-means with that many clusters. Cuts between nodes do no harm: linkage joins
+    what lies on both sides. Rows with fewer different directions make fewer parts.
+    """
+    rows, ranks = draws.rows, draws.ranks
+    given: dict[str, Any] = {"rows": rows, "index": draws.places, "spherical": True, "ranks": ranks}
+    nodes = Lloyd(clusters=int(most**0.5), progress=progress, may_be_empty=True, **given).run(
+        None, seed=(*seed, 0), **lloyd
+    )
+    used, inside = nodes.index_of_used()
+    parts = Lloyd(
+        clusters=most, progress=progress, may_be_empty=True, inside=inside, coarse=nodes.prototypes.rows[used], **given
+    ).run(None, seed=(*seed, 1), **lloyd)
+    used, of_row = parts.index_of_used()
+    sums = torch.zeros(len(used), rows.dim, dtype=accumulator(rows.device), device=rows.device)
+    for chunk in rows.chunks(rows.dim):
+        sums.index_add_(0, of_row[chunk], rows[chunk].to(sums.dtype))
+    counts = parts.counts[used]
+    return Parts(of_row, ranks.sum(sums) / counts[:, None], counts)

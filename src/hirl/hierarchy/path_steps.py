@@ -1,0 +1,151 @@
+"""Lloyd's steps over whole paths, which settle all levels of a tree together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from hirl.hierarchy.draws import SAME, RowDraws
+from hirl.hierarchy.rows import Features, UnitRows, accumulator
+from hirl.hierarchy.tree import PrototypeTree
+from hirl.ranks import Ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+# Rounds in which empty leaves are filled. One is enough, unless the rows of different paths nearly coincide.
+FILL_ROUNDS = 5
+
+
+@dataclass
+class PathSteps:
+    """Steps of trees whose rows belong to the path nearest to them over all levels."""
+
+    rows: UnitRows
+    ranks: Ranks
+
+    def settled(
+        self, tree: PrototypeTree, steps: int, progress: Callable[[int, int, int], None] | None = None
+    ) -> PrototypeTree:
+        """Give each row the leaf of the nearest path, and each node the mean direction of its rows; parents stay."""
+        for step in range(steps):
+            leaves = tree.assign_rows(self.rows)
+            if progress is not None:
+                progress(0, step, len(self.rows))
+            tree = self._with_means(tree, leaves)
+        return replace(tree, leaves=tree.assign_rows(self.rows))
+
+    def filled(self, tree: PrototypeTree, draws: RowDraws, seed: tuple[int, ...]) -> PrototypeTree:
+        """Give each empty leaf a part of the rows of a leaf larger than the mean, and settle again.
+
+        It becomes a sibling of that leaf; if all children of its node are empty, the node moves along with it.
+        """
+        for turn in range(FILL_ROUNDS):
+            counts = self._counts(tree)
+            free = (counts == 0).nonzero().flatten()
+            if not len(free):
+                break
+            weight = self._distance(tree) * (counts > counts.sum() / len(counts))[tree.leaves]
+            rows, of = draws.weighted(weight, len(free), (*seed, 2 * turn), tree.leaves)
+            if not len(rows) or of is None:
+                break
+            free = free[: len(rows)]
+            # The large leaf, too, starts again from a row: its mean would keep most of the rows.
+            others = draws.one_of_each(tree.leaves, tree.levels[0], (*seed, 2 * turn + 1))
+            leaves = tree.leaves.clone()
+            for leaf in of.unique().tolist():
+                places = (tree.leaves == leaf).nonzero().flatten()
+                starts = torch.cat((others[leaf : leaf + 1], rows[of == leaf]))
+                parts = torch.cat((of.new_tensor([leaf]), free[of == leaf]))
+                for chunk in self.rows.chunks(self.rows.dim):
+                    if chunk.start < len(places):
+                        leaves[places[chunk]] = parts[(self.rows[places[chunk]] @ starts.T).argmax(1)]
+            tree = self._with_means(replace(tree, parents=_moved(tree.parents, counts, free, of)), leaves)
+            tree = replace(tree, leaves=tree.assign_rows(self.rows))
+        return tree
+
+    def empty_leaves(self, tree: PrototypeTree) -> int:
+        return int((self._counts(tree) == 0).sum())
+
+    def _with_means(self, tree: PrototypeTree, leaves: Tensor) -> PrototypeTree:
+        """Return the tree with the mean direction of each node's rows, of which `leaves` (n,) are this rank's."""
+        return replace(
+            tree, prototypes=mean_directions(self.rows, leaves, tree.parents, self.ranks, default=tree.prototypes)
+        )
+
+    def _counts(self, tree: PrototypeTree) -> Tensor:
+        """Return the rows (M_1,) of each leaf, over all ranks."""
+        return self.ranks.sum(torch.bincount(tree.leaves, minlength=tree.levels[0]))
+
+    def _distance(self, tree: PrototypeTree) -> Tensor:
+        """Return the squared distance (n,) of this rank's rows to their leaves."""
+        distance = torch.empty(len(self.rows), device=self.rows.device)
+        for chunk in self.rows.chunks(self.rows.dim):
+            distance[chunk] = (self.rows[chunk] - tree.prototypes[0][tree.leaves[chunk]]).square().sum(1)
+        return distance
+
+
+def mean_directions(
+    rows: UnitRows, leaves: Tensor, parents: Sequence[Tensor], ranks: Ranks, *, default: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Return the mean direction (M_l, D) of the rows of each node, of which `leaves` (n,) are this rank's.
+
+    `default[l]` (M_l, D): for nodes without rows, or whose rows cancel out.
+    """
+    sums = torch.zeros(default[0].shape, dtype=accumulator(rows.device), device=rows.device)
+    for chunk in rows.chunks(rows.dim):
+        sums.index_add_(0, leaves[chunk], rows[chunk].to(sums.dtype))
+    sums = ranks.sum(sums)
+    means = []
+    for level, before in enumerate(default):
+        length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
+        means.append(torch.where(length > SAME, sums / length, before).to(before.dtype))
+        if level < len(parents):
+            sums = sums.new_zeros(default[level + 1].shape).index_add_(0, parents[level], sums)
+    return tuple(means)
+
+
+def _moved(parents: tuple[Tensor, ...], counts: Tensor, leaves: Tensor, to: Tensor) -> tuple[Tensor, ...]:
+    """Return the parents after empty `leaves` (n,) have become siblings of the leaves `to` (n,).
+
+    `counts` (M_1,) are the leaves' rows. A leaf that its node would be childless without takes the node along.
+    """
+    moved = []
+    for above in parents:
+        stays = _first_child(above, counts)[leaves]
+        new = above.clone()
+        new[leaves[~stays]] = above[to[~stays]]
+        moved.append(new)
+        counts = counts.new_zeros(int(above.max()) + 1).index_add_(0, above, counts)
+        leaves, to = above[leaves[stays]], above[to[stays]]  # nodes of the next level
+    return tuple(moved)
+
+
+def _first_child(parents: Tensor, counts: Tensor) -> Tensor:
+    """Return which nodes (M,) are the first child of their parent, children with rows coming before empty ones."""
+    order = torch.arange(len(parents), device=parents.device) - len(parents) * (counts > 0)
+    first = torch.full((int(parents.max()) + 1,), len(parents), device=parents.device)
+    return order == first.scatter_reduce(0, parents, order, "amin")[parents]
+
+
+def update_tree(tree: PrototypeTree, features: Features, *, steps: int = 2) -> PrototypeTree:
+    """Return the tree with the rows of `features` (n, D) as its images, some of which it may not know.
+
+    Every node keeps its number and its parent, and moves to its images by steps over paths, in the space that the tree
+    was built in. A node whose images are gone stays where it was, without images: filled again, it would be another.
+    """
+    rows = UnitRows(features)
+    fault = rows.fault()
+    if fault is not None:
+        raise ValueError(fault)
+    space, alone = tree.reduced, Ranks(None)
+    clustered = rows if space is None else space.project(rows)
+    inner = tree if space is None else replace(tree, prototypes=space.prototypes, reduced=None)
+    settled = PathSteps(clustered, alone).settled(replace(inner, by_path=True), steps)
+    if space is None:
+        return settled
+    nodes = mean_directions(rows, settled.leaves, settled.parents, alone, default=tree.prototypes)
+    return replace(settled, prototypes=nodes, reduced=replace(space, prototypes=settled.prototypes))

@@ -1,0 +1,99 @@
+"""Batches of cached features in place of images, for a frozen network: the counterpart of `data.loader.Loader`.
+
+The order of an epoch is the same as there, a function of (seed, epoch); which of an image's cached views an epoch draws
+is one of (seed, epoch, image).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hirl.data.upload import upload
+from hirl.data.views.draws import Ints, permutation, uniforms
+from hirl.data.views.render import Batch, Normalisation
+from hirl.features.view_cache import CachedViews
+from hirl.seeds import CACHED_VIEW, PARTNER_VIEW
+from hirl.train.partners import find_partners
+
+
+class FeatureLoader:
+    """Batches whose views (B, width, 1, 1) are cached features; `views` of them per image, different ones if possible.
+
+    `partners` (N, k): images that may lend their views, the first −1 after the last of them. With the probability
+    `neighbours`, each image's views after the first are those of one of its partners: a method takes them for views of
+    one image, and need not know.
+    """
+
+    workers = 0
+
+    def __init__(
+        self,
+        cached: CachedViews,
+        views: int,
+        *,
+        batch_size: int,
+        seed: int,
+        normalisation: Normalisation,
+        neighbours: float = 0.0,
+        device: torch.device,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        """`batch_size` is the global one, over all ranks."""
+        self.cached, self.views, self.batch_size, self.seed = cached, views, batch_size, seed
+        self.normalisation, self.device, self.rank, self.world_size = normalisation, device, rank, world_size
+        self.epoch, self.start_batch, self.waited = 0, 0, 0.0
+        self.neighbours = neighbours
+        self._nodes: Tensor | None = None  # of the partners
+        self.partners = find_partners(cached.rows[:, 0].nan_to_num()) if neighbours else None
+        readable = cached.readable.numpy().nonzero()[0]
+        # The image itself, or where that could not be read the next one that could.
+        self._stand_in = readable[np.searchsorted(readable, np.arange(len(cached.readable))) % len(readable)]
+
+    def restrict_partners(self, nodes: Tensor) -> None:
+        """From now on, partners are of the same node; `nodes` (N,), −1 for an image that has none."""
+        if self.neighbours and (self._nodes is None or not torch.equal(nodes, self._nodes)):
+            self._nodes = nodes
+            self.partners = find_partners(self.cached.rows[:, 0].nan_to_num(), nodes)
+
+    def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
+        """Set the epoch and the first batch of the next iteration."""
+        self.epoch, self.start_batch = epoch, start_batch
+
+    def __len__(self) -> int:
+        return len(self.cached.readable) // self.batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = permutation(self.seed, self.epoch, len(self.cached.readable))
+        for number in range(self.start_batch, len(self)):
+            start = perf_counter()
+            share = np.array_split(order[number * self.batch_size :][: self.batch_size], self.world_size)[self.rank]
+            batch = self._batch(self._stand_in[share])
+            self.waited += perf_counter() - start
+            yield batch
+
+    def _batch(self, index: Ints) -> Batch:
+        count = self.cached.rows.shape[1] - 1
+        draws = uniforms(self.seed, self.epoch, index, [CACHED_VIEW], range(count))[:, 0]  # (B, V)
+        chosen = draws.argsort(axis=1)[:, np.arange(self.views) % count]  # (B, views)
+        lent = self._lenders(index)
+        rows = self.cached.rows
+        views = [rows[index if place == 0 else lent, 1 + chosen[:, place]] for place in range(self.views)]
+        shaped = [upload(view.float()[:, :, None, None], self.device) for view in views]
+        return Batch(torch.from_numpy(index), shaped, [None] * self.views)
+
+    def _lenders(self, index: Ints) -> Ints:
+        """(B,) the image whose views stand beside the first view of each image: a partner or itself."""
+        if self.partners is None:
+            return index
+        table = self.partners.numpy()[index]  # (B, k)
+        draws = uniforms(self.seed, self.epoch, index, [PARTNER_VIEW], range(2))[:, 0]  # (B, 2)
+        known = (table >= 0).sum(1)
+        partner = table[np.arange(len(index)), (draws[:, 1] * known).astype(np.int64)]
+        lent: Ints = np.where((draws[:, 0] < self.neighbours) & (known > 0), partner, index)
+        return lent

@@ -1,0 +1,103 @@
+"""The encoder that a run starts from, if it does not start from nothing.
+
+A method whose backbone has an adapter keeps it frozen; any other method goes on training all of it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+
+from hirl.data.loader import default_normalisation
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.views import Jitter, View
+from hirl.encoders.adapter import AdaptedNetwork
+from hirl.encoders.backbones import width
+from hirl.encoders.embedded import DEFAULT_ENCODER
+from hirl.encoders.encoder_file import EncoderMetadata, fit_weights, load_metadata, save_encoder
+from hirl.features.open_encoder import Encoder, open_encoder, run_of_checkpoint
+from hirl.features.view_cache import CachedViews, cached_views, fitting_views
+from hirl.files import atomic_write
+from hirl.methods.base import Method
+from hirl.methods.parts.augmentations import blur_unless_small
+from hirl.run import Run
+from hirl.terminal.progress import Progress, no_progress, progress_bars
+from hirl.train.defaults import adaptation_recipe
+from hirl.train.settings import Settings, earlier_settings
+from hirl.train.start_and_adapted import compare_with_start, comparison_text
+
+AUTO = "auto"
+
+
+def find_start(given: str | None, method: Method | type[Method], channels: int, run: Run) -> str | None:
+    """The name of the encoder to start from: the one given, that of the run to continue, or the embedded one."""
+    if given != AUTO:
+        return given
+    if isinstance(method, Method) or channels != 3 or adaptation_recipe(method) is None:
+        return None
+    earlier = earlier_settings(run, method)
+    return DEFAULT_ENCODER if earlier is None else earlier.encoder
+
+
+def open_start(source: str, method: Method | type[Method], channels: int) -> Encoder:
+    """Open the encoder; a file of weights alone is taken for the method's backbone."""
+    path = Path(source).expanduser()
+    if isinstance(method, Method) and path.is_file() and run_of_checkpoint(path) is None and not load_metadata(path):
+        return open_encoder(source, backbone=method.backbone, backbone_args=frozen_arguments(method), channels=channels)
+    return open_encoder(source)
+
+
+def frozen_arguments(method: Method) -> dict[str, object]:
+    """The arguments of the method's backbone without an adapter."""
+    return {name: value for name, value in (method.backbone_args or {}).items() if name != "adapter"}
+
+
+def load_start(method: Method, start: Encoder) -> None:
+    """Load the weights of the start into every copy of the method's encoder."""
+    weights = start.network.state_dict()
+    for encoder in method.encoder_copies:
+        network = encoder.frozen if isinstance(encoder, AdaptedNetwork) else encoder
+        fit_weights(network, weights, source=start.name, name=method.backbone)
+
+
+def start_features(fabric: Fabric, settings: Settings, images: ImageSet, start: Encoder, **reading: Any) -> CachedViews:
+    """The frozen encoder's features of all training images and of views of them; the first process computes them."""
+    count, size = fitting_views(len(images), width(start.network), settings.cached_views), settings.image_size
+    reading |= {"size": size, "device": fabric.device}
+
+    def compute(progress: Progress = no_progress) -> CachedViews:
+        view = adaptation_view(size)
+        return cached_views(start.network, start.sha256, images, view, count, progress=progress, **reading)
+
+    if fabric.is_global_zero:
+        with progress_bars() as progress:
+            compute(progress)
+    fabric.barrier()
+    return compute()
+
+
+def adaptation_view(size: int) -> View:
+    """The augmentation of MoCo v2, for all methods: what they share is computed once."""
+    jitter = Jitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, probability=0.8)
+    return View(size=size, scale=(0.2, 1.0), jitter=jitter, grey=0.2, blur=blur_unless_small(size, 0.5))
+
+
+def write_start(run: Run, start: Encoder, image_size: int) -> None:
+    """Write start.safetensors: whatever adaptation does, the encoder that it began with stays at hand."""
+    if not run.start_file.is_file():
+        own = default_normalisation(3)
+        about = start.about["backbone"], start.about["backbone_args"]
+        metadata = EncoderMetadata(*about, image_size, start.mean or own.mean, start.std or own.std)
+        save_encoder(run.start_file, start.network, metadata)
+
+
+def compare_start(run: Run, settings: Settings, cached: CachedViews, images: ImageSet) -> str:
+    """Measure the start and the adapted encoder, write adaptation.json, and return what to print."""
+    levels = None if settings.hierarchy is None else settings.hierarchy.levels
+    sides = compare_with_start(cached, settings.method.encoder, images.labels, levels, seed=settings.seed)
+    with atomic_write(run.adaptation_file) as aside:
+        aside.write_text(json.dumps(sides, indent=1), encoding="utf-8")
+    return f"{comparison_text(sides)}\nThe start is {run.start_file}: any command takes it in place of the run."

@@ -1,0 +1,86 @@
+"""The start and the adapted encoder side by side, so that nobody is handed a worse encoder without knowing it.
+
+Figures without labels: the silhouette of as many clusters as the tree has nodes above its leaves, whether two halves of
+the images agree on these clusters, and how often an augmented view is nearest to its own image. With labels also KNN
+and the AMI of K-means with as many clusters as classes. All are of training images, from cached features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hirl.features.view_cache import CachedViews
+from hirl.hierarchy.builder import HierarchicalKMeans
+from hirl.hierarchy.level_search import Clustering, measure_clusters
+from hirl.hierarchy.levels import levels_by_number
+from hirl.metrics.agreement import mutual_information
+from hirl.metrics.knn import fitting_ks, knn_accuracy
+from hirl.metrics.neighbours import nearest_rows
+
+MOST_IMAGES = 2_000
+QUERY_EVERY = 5
+
+Sides = dict[str, tuple[float, float]]
+"""By name of a figure, its value for the start and for the adapted encoder; all are the better the larger."""
+
+
+@torch.no_grad()
+def compare_with_start(
+    cached: CachedViews, encoder: nn.Module, labels: Tensor | None, levels: Sequence[int] | None, *, seed: int
+) -> Sides:
+    """Measure both encoders on at most 2,000 of the images, spread over the set.
+
+    `encoder` takes cached features; labels (N, label levels); levels of the run's tree, None for a baseline.
+    """
+    readable = cached.readable.nonzero()[:, 0]
+    index = readable[np.linspace(0, len(readable) - 1, min(len(readable), MOST_IMAGES)).round()]
+    rows = cached.rows[index, :2].float()  # (n, 2, width): the image and a view of it
+    levels = levels_by_number(len(index)) if levels is None else levels
+    clusters = min(levels[min(1, len(levels) - 1)], len(index) // 4)
+    training = encoder.training
+    device = next(encoder.parameters()).device
+    adapted = encoder.eval()(rows.flatten(0, 1)[:, :, None, None].to(device)).unflatten(0, (-1, 2)).cpu()
+    encoder.train(training)
+    known = None if labels is None else labels[index]
+    start, after = (dict(_figures(of, known, max(2, clusters), seed)) for of in (rows, adapted))
+    return {name: (start[name], after[name]) for name in start}
+
+
+def _figures(rows: Tensor, labels: Tensor | None, clusters: int, seed: int) -> Iterator[tuple[str, float]]:
+    images, views = rows.unbind(1)
+    try:
+        found = measure_clusters(images, clusters, seed=seed)
+    except RuntimeError:  # of eigh: all images have the same features: there are no clusters
+        found = Clustering(clusters, 0.0, 0.0)
+    yield f"silhouette of {clusters} clusters", found.silhouette
+    yield "agreement of clusters from two halves", found.agreement
+    own = [found.rows[:, 0] == torch.arange(len(images))[found.queries] for found in nearest_rows(images, views, 1)]
+    yield "views nearest to their own image", float(torch.cat(own).float().mean())
+    if labels is None:
+        return
+    query = torch.arange(len(images)) % QUERY_EVERY == 0
+    ks = fitting_ks(int((~query).sum()))
+    knn = knn_accuracy(images[~query], labels[~query], images[query], labels[query], ks=ks).amax(0)
+    for level, accuracy in enumerate(knn.tolist()):
+        yield f"KNN, label level {level}", accuracy
+    for level, truth in enumerate(labels.T):
+        found_clusters = HierarchicalKMeans(restarts=3)(images, (max(2, len(truth.unique())),), seed=seed).leaves
+        yield f"AMI of K-means, label level {level}", mutual_information(found_clusters, truth)["AMI"]
+
+
+def comparison_text(sides: Sides) -> str:
+    """A line per figure, and which of the two encoders is better in more of them."""
+    width = max(map(len, sides))
+    rows = [f"  {name:<{width}}  {start:.3f} → {adapted:.3f}" for name, (start, adapted) in sides.items()]
+    better, worse = (sum(sign * (after - before) > 0 for before, after in sides.values()) for sign in (1, -1))
+    winner = "Neither encoder is better"
+    if better != worse:
+        winner = f"The {'adapted encoder' if better > worse else 'start'} is better"
+    heading = "the start → the adapted encoder, on training images; larger is better"
+    return "\n".join(
+        (heading, *rows, f"{winner}: adaptation raises {better} of {len(sides)} figures and lowers {worse}.")
+    )

@@ -1,0 +1,280 @@
+"""Checkpoints of other projects: each layout gives the features of the network it was made from, or one sentence."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from argparse import Namespace
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from hirl.encoders.checkpoints import read_checkpoint
+from hirl.features.open_encoder import open_encoder
+
+State = dict[str, Tensor]
+RESNET: dict[str, Any] = {"layers": [1, 1, 1, 1], "channels": [8, 8, 16, 16]}
+VIT: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 1}
+
+
+def resnet(name: str = "resnet18") -> nn.Module:
+    return _trained(timm.create_model(name, num_classes=0, **RESNET))
+
+
+def vit(**more: Any) -> nn.Module:
+    return _trained(timm.create_model("vit_base_patch16_224", num_classes=0, **VIT | more))
+
+
+def _trained(network: nn.Module) -> nn.Module:
+    """With statistics and gains that a new network does not have."""
+    torch.manual_seed(1)
+    for name, tensor in network.state_dict().items():
+        if tensor.is_floating_point() and not name.endswith(("proj.weight", "qkv.weight")):
+            tensor.add_(torch.rand_like(tensor) * 0.1)
+    return network.eval()
+
+
+def under(prefix: str, state: State) -> State:
+    return {f"{prefix}{name}": tensor for name, tensor in state.items()}
+
+
+def mlp(prefix: str, *places: int) -> State:
+    return {f"{prefix}.{place}.{part}": torch.zeros(16) for place in places for part in ("weight", "bias")}
+
+
+def moco_v2(network: nn.Module) -> Any:
+    encoder = network.state_dict() | mlp("fc", 0, 2)
+    state = under("encoder_q.", encoder) | under("encoder_k.", encoder)
+    state |= {"queue": torch.zeros(8, 16), "queue_ptr": torch.zeros(1)}
+    return {"epoch": 200, "arch": "resnet50", "state_dict": under("module.", state), "optimizer": {"state": {}}}
+
+
+def moco_v3(network: nn.Module) -> Any:
+    encoder = network.state_dict() | mlp("head", 0, 3, 6)
+    state = under("base_encoder.", encoder) | under("momentum_encoder.", encoder) | mlp("predictor", 0, 3)
+    return {"epoch": 300, "arch": "vit_base", "state_dict": under("module.", state), "scaler": {}}
+
+
+def simsiam(network: nn.Module) -> Any:
+    state = under("encoder.", network.state_dict() | mlp("fc", 0, 1, 3, 4, 6)) | mlp("predictor", 0, 1, 3)
+    return {"epoch": 100, "arch": "resnet50", "state_dict": under("module.", state)}
+
+
+def swav(network: nn.Module) -> Any:
+    state = network.state_dict() | mlp("projection_head", 0, 1, 3) | {"prototypes.weight": torch.zeros(30, 16)}
+    return under("module.", state)
+
+
+def dino(network: nn.Module) -> Any:
+    head = mlp("head.mlp", 0, 2, 4) | {
+        "head.last_layer.weight_g": torch.ones(9, 1),
+        "head.last_layer.weight_v": torch.ones(9, 4),
+    }
+    other = under("backbone.", {name: tensor + 1 for name, tensor in network.state_dict().items()}) | head
+    state = under("backbone.", network.state_dict()) | head
+    loss = {"center": torch.zeros(1, 9)}
+    return {"student": under("module.", other), "teacher": state, "args": Namespace(lr=0.1), "dino_loss": loss}
+
+
+def ibot(network: nn.Module) -> Any:
+    made = dino(network)
+    made["teacher"]["head.last_layer2.weight_v"] = torch.ones(9, 4)
+    made["teacher"]["backbone.masked_embed"] = torch.zeros(1, 64)
+    return made
+
+
+def dinov2(network: nn.Module) -> Any:
+    """The class token has a position of its own in the project, and none in timm."""
+    state = dict(network.state_dict()) | {"mask_token": torch.zeros(1, 64)}
+    if "reg_token" in state:
+        own = torch.rand(1, 1, 64)
+        state["register_tokens"] = state.pop("reg_token")
+        state["pos_embed"] = torch.cat([own, state["pos_embed"]], 1)
+        state["cls_token"] = state["cls_token"] - own
+    return state
+
+
+def dinov2_training(network: nn.Module) -> Any:
+    state = under("backbone.", dinov2(network)) | mlp("dino_head.mlp", 0, 2, 4) | mlp("ibot_head.mlp", 0, 2)
+    return {"teacher": state}
+
+
+def mae(network: nn.Module) -> Any:
+    state = network.state_dict() | {"mask_token": torch.zeros(1, 1, 32), "decoder_pos_embed": torch.zeros(1, 5, 32)}
+    state |= {"decoder_embed.weight": torch.zeros(32, 64), "decoder_blocks.0.norm1.weight": torch.zeros(32)}
+    return {"model": state, "optimizer": {}, "epoch": 799, "args": Namespace(lr=0.1)}
+
+
+def hirl_authors(network: nn.Module) -> Any:
+    """HIRL wraps the method, whose `backbone` is a second name of its encoder."""
+    encoder = network.state_dict() | mlp("fc", 0, 2)
+    state = under("encoder_q.", encoder) | under("encoder_k.", encoder) | under("backbone.", encoder)
+    state = under("model.", state | {"queue": torch.zeros(8, 16)}) | mlp("projections.0.layers", 0, 1)
+    return {"model": under("module.", state), "optimizer": {}, "loss_scaler": {}, "args": {"lr": 0.03}, "epoch": 200}
+
+
+def hirl_authors_baseline(network: nn.Module) -> Any:
+    state = under("backbone.", network.state_dict()) | under("teacher.backbone.", network.state_dict())
+    state |= under("student.module.backbone.", network.state_dict()) | {"center": torch.zeros(1, 9)}
+    return {"model": under("module.", state), "epoch": 100}
+
+
+def lightly(network: nn.Module) -> Any:
+    """As in lightly's examples, with its own head."""
+    from lightly.models.modules import MoCoProjectionHead
+
+    module = nn.Module()
+    children = [layer for name, layer in network.named_children() if name != "fc"]
+    module.backbone = nn.Sequential(*children)
+    module.projection_head = MoCoProjectionHead(16, 16, 8)
+    state = dict(module.state_dict())
+    state |= under("backbone_momentum.", module.backbone.state_dict())
+    return {"state_dict": state, "epoch": 3, "pytorch-lightning_version": "2.4", "hyper_parameters": {"lr": 0.1}}
+
+
+def solo_learn(network: nn.Module) -> Any:
+    state = under("backbone.", network.state_dict()) | mlp("projector", 0, 2) | mlp("classifier", 0)
+    state |= under("momentum_backbone.", network.state_dict()) | {"queue": torch.zeros(2, 8, 16)}
+    return {"state_dict": state, "epoch": 400, "global_step": 9}
+
+
+def stable_pretraining(network: nn.Module) -> Any:
+    state = under("backbone.", network.state_dict()) | mlp("projector", 0, 2)
+    return {"state_dict": state | mlp("callbacks_modules.linear_probe", 0), "epoch": 400}
+
+
+def with_classifier(network: nn.Module) -> Any:
+    return dict(network.state_dict()) | {"fc.weight": torch.zeros(10, 16), "fc.bias": torch.zeros(10)}
+
+
+LAYOUTS: dict[str, tuple[Callable[[nn.Module], Any], Callable[[], nn.Module]]] = {
+    "MoCo v2": (moco_v2, lambda: resnet("resnet50")),
+    "MoCo v3": (moco_v3, vit),
+    "SimSiam": (simsiam, resnet),
+    "SwAV": (swav, resnet),
+    "iBOT": (ibot, vit),
+    "DINO": (dino, vit),
+    "DINOv2": (dinov2, lambda: vit(init_values=1e-5)),
+    "DINOv2, registers": (dinov2, lambda: vit(init_values=1e-5, reg_tokens=4, no_embed_class=True)),
+    "DINOv2, training": (dinov2_training, lambda: vit(init_values=1e-5, reg_tokens=4, no_embed_class=True)),
+    "MAE": (mae, vit),
+    "HIRL's authors": (hirl_authors, resnet),
+    "HIRL's authors, baseline": (hirl_authors_baseline, vit),
+    "lightly": (lightly, resnet),
+    "solo-learn": (solo_learn, resnet),
+    "stable-pretraining": (stable_pretraining, vit),
+    "timm or torchvision": (with_classifier, resnet),
+}
+
+
+def assert_same_features(source: Path, network: Callable[[Tensor], Tensor]) -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        torch.testing.assert_close(open_encoder(source).network(images), network(images), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("project", LAYOUTS)
+def test_a_layout_gives_the_features_of_its_network(project: str, tmp_path: Path) -> None:
+    lay_out, make = LAYOUTS[project]
+    network = make()
+    torch.save(lay_out(network), tmp_path / "checkpoint.pth")
+    assert_same_features(tmp_path / "checkpoint.pth", network)
+    provenance = open_encoder(tmp_path / "checkpoint.pth").provenance
+    assert provenance is not None
+    assert f"in the layout of {project.partition(',')[0]}" in provenance.source
+    assert provenance.labels is (project == "timm or torchvision")
+
+
+def test_torchvision_files(tmp_path: Path) -> None:
+    import torchvision
+
+    network = torchvision.models.resnet18(num_classes=5).eval()
+    torch.save(network.state_dict(), tmp_path / "resnet18-f37072fd.pth")
+    network.fc = nn.Identity()
+    assert_same_features(tmp_path / "resnet18-f37072fd.pth", network)
+    assert open_encoder(tmp_path / "resnet18-f37072fd.pth").about["backbone"] == "resnet18"
+
+
+@pytest.mark.parametrize("kind", ["ViT", "Dinov2", "Dinov2WithRegisters", "ResNet"])
+def test_hugging_face_folders(kind: str, tmp_path: Path) -> None:
+    import transformers
+
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+    stages = {"embedding_size": 64, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "layer_type": "basic"}
+    arguments = stages if kind == "ResNet" else small | ({"intermediate_size": 128} if kind == "ViT" else {})
+    config = getattr(transformers, f"{kind}Config")(**arguments)
+    classes = getattr(transformers, f"{kind}ForImageClassification")(config)
+    network = _trained(getattr(classes, classes.base_model_prefix))
+    classes.save_pretrained(tmp_path / "hub")
+    prepared = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3, "size": {"shortest_edge": 256}, "resample": 3}
+    (tmp_path / "hub" / "preprocessor_config.json").write_text(json.dumps(prepared | {"crop_size": {"height": 224}}))
+
+    def features(images: Tensor) -> Tensor:
+        output = network(images)
+        return output.pooler_output.flatten(1) if kind == "ResNet" else output.last_hidden_state[:, 0]
+
+    assert_same_features(tmp_path / "hub", features)
+    form = open_encoder(tmp_path / "hub").format
+    assert form is not None
+    assert (form.size, form.mean, form.std, form.interpolation, form.crop) == (
+        224, (0.5,) * 3, (0.25,) * 3, "bicubic", 0.875,
+    )  # fmt: skip
+
+
+def test_networks_are_told_by_their_shapes(tmp_path: Path) -> None:
+    for name in ("resnet34", "resnet101", "vit_tiny_patch16_224"):
+        with torch.device("meta"):
+            state = timm.create_model(name, num_classes=0).state_dict()
+        torch.save(
+            {key: torch.zeros(()).expand(tensor.shape) for key, tensor in state.items()}, tmp_path / "weights.pth"
+        )
+        assert read_checkpoint(tmp_path / "weights.pth").network == (name, {})
+    with torch.device("meta"):
+        small = timm.create_model("vit_small_patch16_224", num_classes=0, patch_size=8, num_heads=12)
+    state = under(
+        "module.base_encoder.", {key: torch.zeros(()).expand(t.shape) for key, t in small.state_dict().items()}
+    )
+    torch.save({"state_dict": state}, tmp_path / "weights.pth")
+    found = read_checkpoint(tmp_path / "weights.pth").network
+    assert found == ("vit_small_patch16_224", {"num_heads": 12, "patch_size": 8})  # MoCo v3's ViT-S has 12 heads
+
+
+class Trap:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("sprung"),))
+
+
+def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    good = moco_v2(resnet())
+    torch.save(good, "good.pth")
+    Path("truncated.pth").write_bytes(Path("good.pth").read_bytes()[:-2000])
+    torch.save(good | {"args": Trap()}, "object.pth")
+    Path("pickle.pth").write_bytes(pickle.dumps(Trap()))
+    state = good["state_dict"]
+    lost = "module.encoder_q.layer2.0.conv1.weight"
+    torch.save({"state_dict": {name: tensor for name, tensor in state.items() if name != lost}}, "missing.pth")
+    torch.save({"state_dict": state | {"module.surprise.weight": torch.zeros(1)}}, "more.pth")
+    torch.save({"state_dict": state | {"module.encoder_q.layer9.weight": torch.zeros(1)}}, "inside.pth")
+    torch.save({"text": ["no", "tensors"]}, "text.pth")
+    torch.save({"gate.weight": torch.zeros(2, 2)}, "unknown.pth")
+    for file, sentence in {
+        "truncated.pth": "is not a file of plain weights: it holds more than tensors, or is damaged",
+        "object.pth": "is not a file of plain weights: it holds more than tensors, or is damaged",
+        "pickle.pth": "is not a file of plain weights: it holds more than tensors, or is damaged",
+        "missing.pth": r"do not fit resnet18: .*1 missing \(layer2.0.conv1.weight\)",
+        "more.pth": r"like a checkpoint of MoCo v2, but 1 of its tensors belong neither .* \(surprise.weight\)",
+        "inside.pth": r"do not fit resnet18: 1 unknown \(layer9.weight\)",
+        "text.pth": "does not hold the plain state dict of an encoder",
+        "unknown.pth": "holds weights but not the name of their network: name it with backbone",
+    }.items():
+        with pytest.raises(ValueError, match=sentence):
+            open_encoder(file)
+    with pytest.raises(ValueError, match=r"the weights in 'good.pth' do not fit resnet50: .* missing"):
+        open_encoder("good.pth", backbone="resnet50")
+    assert not Path("sprung").exists()

