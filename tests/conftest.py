@@ -21,6 +21,13 @@ from hirl.data import Shapes
 from .drawn_set import Document, draw_set
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of minutes have no limit: how many depends on how much is asked of them."""
+    for item in items:
+        if item.get_closest_marker("long") is not None:
+            item.add_marker(pytest.mark.timeout(0))
+
+
 @pytest.fixture(autouse=True, scope="session")
 def quick_processes() -> None:
     """Those that tests start find no packages but those of a user's installation, which saves seconds for each."""

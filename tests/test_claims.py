@@ -77,3 +77,7 @@ def test_work_that_fails_frees_its_task(tmp_path: Path) -> None:
     assert next(tasks) == "a"
     tasks.close()  # type: ignore[attr-defined]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_task_that_leaves_no_result_is_not_given_again(tmp_path: Path) -> None:
+    assert list(share_tasks(["a", "b"], tmp_path, lambda _: False)) == ["a", "b"]

@@ -32,13 +32,14 @@ def share_tasks(tasks: Sequence[str], folder: Path, is_done: Callable[[str], boo
         is_done: Whether a task's result is there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    left = list(tasks)
-    while left := [task for task in left if not is_done(task)]:
+    left, mine = list(tasks), set()
+    while left := [task for task in left if not (task in mine or is_done(task))]:
         taken = False
         for task in left:
             with claim(folder / f".{task}.claim") as held:
                 if held and not is_done(task):
                     taken = True
+                    mine.add(task)  # once: a caller that leaves no result would get it again for ever
                     yield task
         if not taken:
             time.sleep(POLL)
