@@ -24,9 +24,10 @@ from hirl.features.view_cache import CachedViews, PlainFeatures, cached_views, f
 from hirl.hierarchy.following import follow
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods import MoCoV2, SimSiam, SwAV
-from hirl.methods.base import Method
+from hirl.methods.base import Method, Plan
 from hirl.ranks import Ranks
 from hirl.train.feature_loader import FeatureLoader
+from hirl.train.joint import first_output
 from hirl.train.loop import Loop
 from hirl.train.partners import find_partners
 from hirl.train.start import adaptation_view
@@ -276,3 +277,15 @@ def test_what_cannot_be_adapted_is_named(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         pretrain(images, **options(tmp_path / "run", start) | changes)
+
+
+@pytest.mark.parametrize("kind", [MoCoV2, SimSiam, SwAV])
+def test_the_features_of_the_first_view_come_from_the_pass_of_the_method(kind: type[Method]) -> None:
+    torch.manual_seed(0)
+    adapted = method(kind)
+    adapted.build(Plan(epochs=1, steps_per_epoch=2, batch_size=16, image_size=16, channels=3))
+    nn.init.normal_(adapted.encoder.get_parameter("change.weight"))
+    views = list(torch.randn(len(adapted.views(16)), 16, 8, 1, 1))
+    with first_output(adapted.encoder) as outputs:
+        adapted(views, [None] * len(views), 0)
+    torch.testing.assert_close(outputs[0][:16], adapted.encoder(views[0]))

@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
@@ -45,6 +46,22 @@ def mean_losses(parts: Sequence[Losses], ranks: Ranks) -> Losses:
     return parts[-1]._replace(total=total, image=image, spd=spd, logs=dict(zip(names, logs, strict=True)))
 
 
+@contextmanager
+def first_output(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Yield a list that gets what the module returns when it is first called in this context."""
+    outputs: list[Tensor] = []
+
+    def keep(_module: nn.Module, _inputs: object, output: Tensor) -> None:
+        if not outputs:
+            outputs.append(output)
+
+    hook = module.register_forward_hook(keep)
+    try:
+        yield outputs
+    finally:
+        hook.remove()
+
+
 class Joint(nn.Module):
     """L_img + weight · L_SPD of a method and its semantic paths; without `paths` the method alone, the baseline."""
 
@@ -71,11 +88,15 @@ class Joint(nn.Module):
         The negative paths depend on `negatives_seed` alone, so that all processes draw the same ones. `diagnose`: also
         compute the diagnostics, if there is a tree.
         """
-        output = self.method(views, masks, step)
+        with first_output(self.method.encoder) as features:
+            output = self.method(views, masks, step)
         target = (output.z0 if output.target_z0 is None else output.target_z0).detach()  # (B, D)
         z0 = output.z0
         if self.paths is not None and self.paths.head_layers == 0:  # without heads: of the encoder's features
-            z0, target = self.method.encoder(views[0]), self.method.encoder(views[min(1, len(views) - 1)]).detach()
+            z0 = features[0][: len(index)]  # a method encodes its first view first, alone or with others behind it
+            if diagnose or self.assign == "step":
+                with torch.no_grad():
+                    target = self.method.encoder(views[min(1, len(views) - 1)])
         spd = weighted = output.loss.new_zeros(())
         if self.paths is not None:
             generator = torch.Generator(device=z0.device).manual_seed(negatives_seed)
