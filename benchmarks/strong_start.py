@@ -1,4 +1,4 @@
-"""Does HIRL help from a strong start? Frozen, baseline, baseline with neighbours and HIRL, side by side.
+"""Does HIRL help from a strong start? Frozen, baseline, baseline with neighbours, HIRL and the paper's, side by side.
 
     python -m benchmarks.strong_start plants/ --out strong/plants --seeds 0 1 2
 
@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from hirl.evals.evaluate import evaluate
+from hirl.hierarchy.builder import HierarchicalKMeans
+from hirl.hierarchy.settings import Hierarchy
 from hirl.run import Run
 from hirl.studies.arms import BASE
 from hirl.studies.compare import median_seconds
@@ -22,10 +24,20 @@ from hirl.terminal.tables import print_tables, write_tables
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
 
+PAPER = Hierarchy(  # as --config paper sets it
+    start_epoch=0,
+    weight=1.0,
+    head_layers=2,
+    rebuild=True,
+    features="pass",
+    bank_momentum=0.0,
+    builder=HierarchicalKMeans(order="bottom-up"),
+)
 ARMS: dict[str, dict[str, Any]] = {
     BASE: {"hierarchy": None},
     "neighbours": {"hierarchy": None, "neighbours": 0.5},
     "HIRL": {},
+    "paper": {"hierarchy": PAPER, "neighbours": 0.0},
 }
 TASKS = ("knn", "linear", "clustering", "tree")
 
@@ -35,6 +47,7 @@ def main() -> None:
     parser.add_argument("data")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--methods", nargs="+", default=["moco_v2", "simsiam", "swav"])
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--test_split")
@@ -44,8 +57,8 @@ def main() -> None:
     times: Figures = {}
     for seed in given.seeds:
         for method in given.methods:
-            for arm, changes in ARMS.items():
-                options = recipe(f"adapt/{method}") | {"seed": seed, "cached_views": given.cached_views} | changes
+            for arm in given.arms:
+                options = recipe(f"adapt/{method}") | {"seed": seed, "cached_views": given.cached_views} | ARMS[arm]
                 run = pretrain(given.data, **options, knn_every=0, out=given.out / f"{method}-{arm}-{seed}")
                 figures[method, arm, seed] = _figures(run, given)
                 times[method, arm, seed] = median_seconds(run)
