@@ -68,6 +68,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 IMPLIED = {"tensorboard"}  # by torch.utils.tensorboard
 OPTIONAL = {
     "datasets",
+    "lightning",
     "networkx",
     "onnx",
     "onnxruntime",

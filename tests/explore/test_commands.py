@@ -247,7 +247,9 @@ def test_sample(files: Path, photos: Path, tmp_path: Path, capsys: pytest.Captur
     assert default.read_bytes() == content[:-1] + b" mine\n"
     assert run_line(*line, "--overwrite") == 0
     assert default.read_bytes() == content
-    assert set(rows[0]) == {"file", "row", "level_0", "level_1", "level_2"}
+    assert set(rows[0]) == {"file", "row"} | {
+        f"{name}_{level}" for name in ("level", "confidence") for level in range(3)
+    }
     assert run_line(*line, "--links", tmp_path / "links") == 0
     links = sorted((tmp_path / "links").iterdir())
     assert all(link.is_symlink() for link in links)

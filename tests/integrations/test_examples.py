@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,12 +29,25 @@ def test_lightning(with_lightning: dict[str, str], tmp_path: Path) -> None:
     assert "loss_spd 0.000" not in shown
 
 
-@pytest.mark.parametrize("name", ["lightly_simclr.py", "lightly_dino.py"])
-def test_lightly(name: str, with_lightning: dict[str, str], tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder that holds photos/."""
     pictures = Shapes(images=48, size=32, cache=False)
     (tmp_path / "photos").mkdir()
     for index in range(48):
         Image.fromarray(pictures.read(index).permute(1, 2, 0).numpy()).save(tmp_path / "photos" / f"{index}.png")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["lightly_simclr.py", "lightly_dino.py"])
+def test_lightly(name: str, with_lightning: dict[str, str], folder: Path) -> None:
     more = ["--prototypes", "64"] if "dino" in name else []
-    shown = run(with_lightning, name, "photos", *SMALL, *more, folder=tmp_path)
+    shown = run(with_lightning, name, "photos", *SMALL, *more, folder=folder)
+    assert "images=48)" in shown
+
+
+@pytest.mark.skipif(find_spec("stable_pretraining") is None, reason="needs the package stable-pretraining")
+def test_stable_pretraining(with_lightning: dict[str, str], folder: Path) -> None:
+    environment = with_lightning | {"XDG_CACHE_HOME": str(folder), "HOME": str(folder)}  # where it keeps notes of a run
+    shown = run(environment, "stable_pretraining_simclr.py", "photos", *SMALL, folder=folder)
     assert "images=48)" in shown

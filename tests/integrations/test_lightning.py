@@ -72,6 +72,18 @@ def test_the_bank_of_an_unfinished_epoch_is_in_the_checkpoint(tmp_path: Path) ->
     assert len(callback._kept) == 2
 
 
+def test_an_interrupted_fit_leaves_nothing_behind() -> None:
+    callback, model = SemanticPathsCallback(), Model()
+    trainer = pl.Trainer(accelerator="cpu", logger=False, max_epochs=1)
+    for _ in range(2):  # without a teardown in between, as after ctrl-C in a notebook
+        callback.setup(trainer, model, "fit")
+        model.paths(torch.randn(4, 8), torch.arange(4))
+    assert len(callback._kept) == 1
+    callback.teardown(trainer, model, "fit")
+    model.paths(torch.randn(4, 8), torch.arange(4))
+    assert len(callback._kept) == 1
+
+
 def test_mistakes() -> None:
     with pytest.raises(ValueError, match="start_epoch is 0, but must be at least 1"):
         SemanticPathsCallback(start_epoch=0)

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from hirl.cli.collection import collection_of, collection_options, page_address, target
-from hirl.cli.command import Command
+from hirl.cli.command import Command, check_new
 from hirl.config.parser import Parser
 
 if TYPE_CHECKING:
     from hirl.explore.collection import Collection
     from hirl.explore.duplicates import Copies
+    from hirl.terminal.progress import Progress
+
+COLUMNS = ("group", "action", "kind", "cosine", "row", "file")
 
 
 def options(parser: Parser) -> None:
@@ -23,19 +26,23 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        help="The folder to write to; by default duplicates/ in the run's folder.",
+        help="The folder to write to, by default duplicates/ in the run's folder; or a list alone: .csv, .json or "
+        ".parquet with all groups, .txt with the files to drop.",
     )
     parser.add_argument("--overwrite", action="store_true", help="Replace lists there that have other content.")
 
 
 def run(config: Namespace) -> None:
     from hirl.explore.duplicates import Kind, find_duplicates, measure_threshold
-    from hirl.explore.file_lists import check_unchanged, write_list
-    from hirl.explore.gallery_page import Gallery, write_gallery
-    from hirl.explore.page import page_folder
+    from hirl.explore.file_lists import KINDS, check_list, write_list
     from hirl.terminal.progress import progress_bars
 
-    folder = target(config, "duplicates")
+    only_list = config.out is not None and config.out.suffix.lower() in KINDS
+    if only_list:
+        check_list(config.out)
+        check_new(config.out, overwrite=config.overwrite)
+    else:
+        folder = target(config, "duplicates")
     collection = collection_of(config)
     if config.threshold is None:
         threshold = measure_threshold(collection, device=config.device)
@@ -49,44 +56,81 @@ def run(config: Namespace) -> None:
     with progress_bars() as progress:
         groups = find_duplicates(collection, threshold, progress=progress)
         dropped = sum(len(group.copies) for group in groups)
-        facts = [f"{len(groups):,} groups", f"{dropped:,} of {len(collection):,} images are copies"]
-        about = f"{why}. Near duplicates agree in their details as well. One image of each group is marked keep."
-        title = f"{collection.name} · duplicates"
-        lists = _lists(collection, groups)
-        if not config.overwrite:
-            for file, rows in lists.items():
-                check_unchanged(folder / file, rows)
-        with page_folder(folder) as aside:
-            gallery = Gallery(title, "Duplicates", _gallery_groups(collection, groups), facts, about)
-            write_gallery(aside, folder, gallery, progress=progress)
-            for file, rows in lists.items():
-                if rows is not None:
-                    write_list(aside / file, rows)
+        if not only_list:
+            lists = _lists(collection, groups)
+            _write_page(collection, groups, lists, folder, why, overwrite=config.overwrite, progress=progress)
     kinds: list[str] = [copy.kind for group in groups for copy in group.copies]
     counts = ", ".join(f"{kind} {kinds.count(kind):,}" for kind in get_args(Kind))
     print(f"{dropped:,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} groups")
+    if only_list:
+        rows = _rows(collection, groups)
+        write_list(config.out, _dropped(rows) if config.out.suffix.lower() == ".txt" else rows, COLUMNS)
+        print(f"Written to {config.out}")
+        return
     note = " and drop.txt" if lists["drop.txt"] is not None else " (no drop.txt: a name has a line break)"
     print(f"Page, groups.csv, groups.json{note} written to {folder}. {page_address(folder)}")
+
+
+def _write_page(
+    collection: Collection,
+    groups: list[Copies],
+    lists: dict[str, list[dict[str, Any]] | None],
+    folder: Path,
+    why: str,
+    *,
+    overwrite: bool,
+    progress: Progress,
+) -> None:
+    """The page of the groups, and the lists beside it."""
+    from hirl.explore.file_lists import check_unchanged, write_list
+    from hirl.explore.gallery_page import Gallery, write_gallery
+    from hirl.explore.page import page_folder
+
+    if not overwrite:
+        for file, rows in lists.items():
+            check_unchanged(folder / file, rows, COLUMNS)
+    dropped = sum(len(group.copies) for group in groups)
+    facts = [f"{len(groups):,} groups", f"{dropped:,} of {len(collection):,} images are copies"]
+    about = f"{why}. Near duplicates agree in their details as well. One image of each group is marked keep."
+    title = f"{collection.name} · duplicates"
+    with page_folder(folder) as aside:
+        gallery = Gallery(title, "Duplicates", _gallery_groups(collection, groups), facts, about)
+        write_gallery(aside, folder, gallery, progress=progress)
+        for file, rows in lists.items():
+            if rows is not None:
+                write_list(aside / file, rows, COLUMNS)
 
 
 def _lists(collection: Collection, groups: list[Copies]) -> dict[str, list[dict[str, Any]] | None]:
     """The rows of each list; None for drop.txt if a name does not fit into it."""
     from hirl.explore.file_lists import has_line_break
 
-    rows: list[dict[str, Any]] = []
-    for number, group in enumerate(groups):
-        rows.append(_row(collection, number, "keep", "", "", group.keep))
-        rows += [
-            _row(collection, number, "drop", copy.kind, round(copy.cosine, 6), copy.image) for copy in group.copies
-        ]
-    dropped = [row for row in rows if row["action"] == "drop"]
+    rows = _rows(collection, groups)
+    dropped = _dropped(rows)
     fits = not has_line_break([row["file"] for row in dropped])
     return {"groups.csv": rows, "groups.json": rows, "drop.txt": dropped if fits else None}
 
 
-def _row(collection: Collection, group: int, action: str, kind: str, cosine: float | str, image: int) -> dict[str, Any]:
+def _rows(collection: Collection, groups: list[Copies]) -> list[dict[str, Any]]:
+    """A row per image of a group, the one to keep first."""
+    rows: list[dict[str, Any]] = []
+    for number, group in enumerate(groups):
+        rows.append(_row(collection, number, "keep", None, None, group.keep))
+        rows += [
+            _row(collection, number, "drop", copy.kind, round(copy.cosine, 6), copy.image) for copy in group.copies
+        ]
+    return rows
+
+
+def _dropped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["action"] == "drop"]
+
+
+def _row(
+    collection: Collection, group: int, action: str, kind: str | None, cosine: float | None, image: int
+) -> dict[str, Any]:
     file, row = collection.images.path(image), int(collection.rows[image])
-    return {"group": group, "action": action, "kind": kind, "cosine": cosine, "row": row, "file": file}
+    return dict(zip(COLUMNS, (group, action, kind, cosine, row, file), strict=True))
 
 
 def _gallery_groups(collection: Collection, groups: list[Copies]) -> list[Any]:

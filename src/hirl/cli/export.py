@@ -13,18 +13,23 @@ from hirl.files import check_parent
 ENCODER = Literal["onnx", "torch-export", "timm", "torchvision", "huggingface"]
 TREE = Literal["newick", "json", "linkage", "graphml", "numpy", "table"]
 Target = Literal[ENCODER, TREE]
+OF_TREES = ("source", "to", "out", "names", "encoder", "method")  # options; the others are for encoders
 
 
 def export_options(parser: Parser) -> None:
     from hirl.export.export_encoder import export_encoder
 
-    about = "A run folder or a checkpoint in it, a file of weights, a timm name, or torchvision:NAME; or a tree file."
+    about = (
+        "A run folder or a checkpoint in it, a file of weights, a timm name, or torchvision:NAME; a folder of images, "
+        "for the tree that hirl tree shows; a tree file."
+    )
     parser.add_argument("source", help=about)
     tools = f"For an encoder {', '.join(get_args(ENCODER))}; for a tree {', '.join(get_args(TREE))}."
     parser.add_argument("--to", type=Target, required=True, help=tools)
     parser.add_argument("--out", type=Path, required=True, help="The file or folder to write.")
     parser.add_argument("--levels", action="store_true", help="Add z0 … zL, the path through the tree, its confidence.")
-    parser.add_options(export_encoder, skip={"source", "to", "out", "levels", "method"})
+    parser.add_options(export_encoder, skip={"source", "to", "out", "levels", "encoder", "method"})
+    parser.add_argument("--encoder", help="For a folder of images: the encoder of its tree; by default hirl's own.")
     parser.add_argument("--method", help="The class of the run's method as package.module.Class, if not part of hirl.")
     parser.add_argument("--overwrite", action="store_true", help="Replace what is at --out.")
 
@@ -36,15 +41,17 @@ def run_export(config: Namespace) -> None:
     options = {name: value for name, value in vars(config).items() if name != "overwrite"}
     is_tree = config.to in get_args(TREE)
     if is_tree:
-        given = [name for name, value in options.items() if value and name not in ("source", "to", "out", "names")]
+        given = [name for name, value in options.items() if value and name not in OF_TREES]
         if given:
             raise ValueError(f"--{given[0]} is for encoders, not for a tree as {config.to}")
         check_tree_export(config.to, config.out)
     else:
         check_export(config.to, config.out, levels=config.levels)
     check_parent(config.out)
-    if config.out.exists() and not config.overwrite:
-        raise ValueError(f"{str(config.out)!r} exists already: name another --out, or add --overwrite")
+    beside = [config.out.with_suffix(".json")] if config.to == "torchvision" else []
+    for out in (config.out, *beside):
+        if out.exists() and not config.overwrite:
+            raise ValueError(f"{str(out)!r} exists already: name another --out, or add --overwrite")
     if is_tree:
         _export_tree(config)
     else:
@@ -65,8 +72,12 @@ def _export_encoder(options: dict[str, object]) -> None:
 def _export_tree(config: Namespace) -> None:
     from hirl.export.export_tree import export_tree
 
-    outline = export_tree(config.source, config.to, config.out, names=config.names)
-    print(f"Tree of {', '.join(f'{count:,}' for count in outline.levels)} nodes written to {config.out}")
+    options = {name: getattr(config, name) for name in ("names", "encoder", "method")}
+    outline = export_tree(config.source, config.to, config.out, **options)
+    tree = f"tree of {', '.join(f'{count:,}' for count in outline.levels)} nodes"
+    images = sum(node.count for node in outline.nodes[-1])
+    content = f"{images:,} images and their paths through a {tree}" if config.to == "table" else tree.capitalize()
+    print(f"{content} written to {config.out}")
 
 
 EXPORT = Command(

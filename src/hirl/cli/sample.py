@@ -29,7 +29,7 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        help="The list (.txt, .csv or .json); by default sample_SIZE.txt in the run's folder.",
+        help="The list (.txt, .csv, .json or .parquet); by default sample_SIZE.txt in the run's folder.",
     )
     parser.add_argument("--links", type=Path, help="A new folder to fill with links to the images, instead of a list.")
     parser.add_argument("--overwrite", action="store_true", help="Replace a list or a folder of links that exists.")
@@ -37,6 +37,7 @@ def options(parser: Parser) -> None:
 
 def run(config: Namespace) -> None:
     from hirl.explore.file_lists import check_list, check_unchanged, has_line_break, write_links, write_list
+    from hirl.explore.image_rows import image_rows
     from hirl.explore.sample import sample_images
     from hirl.explore.subjects import default_folder
     from hirl.files import atomic_folder
@@ -64,12 +65,7 @@ def run(config: Namespace) -> None:
     if out is None:
         suffix = ".csv" if has_line_break(paths) else ".txt"
         out = default_folder(config.subject, "sample", encoder=config.encoder).with_name(f"sample_{size}{suffix}")
-    tree = collection.tree
-    nodes = tree.path(tree.leaves[chosen]).tolist()
-    rows = [
-        {"file": path, "row": int(collection.rows[index])} | {f"level_{level}": node for level, node in enumerate(on)}
-        for path, index, on in zip(paths, chosen, nodes, strict=True)
-    ]
+    rows = image_rows(collection, chosen)
     if not config.overwrite:
         check_unchanged(out, rows)
     write_list(out, rows)

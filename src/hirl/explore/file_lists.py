@@ -1,4 +1,4 @@
-"""Lists of files for other programs: .txt (one per line), .csv or .json, with every name exactly as it is on disk."""
+"""Lists of files for other programs: .txt (one per line), .csv, .json or .parquet, with names as they are on disk."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from hirl.data.sources.escape import one_line
+from hirl.features.feature_files import import_parquet
 from hirl.files import atomic_write, check_writable
 
-KINDS = (".txt", ".csv", ".json")
+KINDS = (".txt", ".csv", ".json", ".parquet")
+Rows = Sequence[Mapping[str, Any]]
 
 
 def check_list(file: Path) -> None:
     """A ValueError if no list can be written there; before the work is done."""
     if file.suffix.lower() not in KINDS:
         raise ValueError(f"a list of files is a file of one of {', '.join(KINDS)}, not {str(file)!r}")
+    if file.suffix.lower() == ".parquet":
+        import_parquet(file, instead=".csv")
     check_writable(file)
 
 
@@ -28,30 +32,33 @@ def has_line_break(files: Sequence[str]) -> bool:
     return any("\n" in file or "\r" in file for file in files)
 
 
-def write_list(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_list(file: Path, rows: Rows, columns: Sequence[str] = ()) -> None:
     """Writes the rows, each with at least `file`, as the suffix says; a .txt file has the files alone.
 
+    `columns`: their names, for a table without rows.
+
     Bytes of a name that are not UTF-8 stay as they are in .txt and .csv; in .json they are Python's surrogates, which
-    `os.fsencode` turns back. A line break in a name fits into .csv and .json only.
+    `os.fsencode` turns back; .parquet holds UTF-8 alone. A line break in a name fits into all but .txt.
     """
-    content = _content(file, rows)
+    content = _content(file, rows, columns)
     with atomic_write(file) as aside:
         aside.write_bytes(content)
 
 
-def check_unchanged(file: Path, rows: Sequence[Mapping[str, Any]] | None) -> None:
+def check_unchanged(file: Path, rows: Rows | None, columns: Sequence[str] = ()) -> None:
     """A ValueError if a list is there already and has another content: people edit lists by hand.
 
     `rows`: what would be written, or None if the list would go.
     """
-    if file.is_file() and (rows is None or file.read_bytes() != _content(file, rows)):
+    if file.is_file() and (rows is None or file.read_bytes() != _content(file, rows, columns)):
         raise ValueError(
             f"{str(file)!r} exists already, with other content: move it away, name another --out, or add --overwrite"
         )
 
 
-def _content(file: Path, rows: Sequence[Mapping[str, Any]]) -> bytes:
+def _content(file: Path, rows: Rows, columns: Sequence[str]) -> bytes:
     check_list(file)
+    columns = list(rows[0]) if rows else columns
     kind = file.suffix.lower()
     if kind == ".txt":
         names = [str(row["file"]) for row in rows]
@@ -62,13 +69,30 @@ def _content(file: Path, rows: Sequence[Mapping[str, Any]]) -> bytes:
     elif kind == ".csv":
         buffer = io.StringIO(newline="")
         writer = csv.writer(buffer, lineterminator="\n")
-        if rows:
-            writer.writerow(rows[0])
+        if columns:
+            writer.writerow(columns)
             writer.writerows([*row.values()] for row in rows)
         text = buffer.getvalue()
-    else:
+    elif kind == ".json":
         text = json.dumps([dict(row) for row in rows], indent=1) + "\n"
+    else:
+        return _parquet(file, rows, columns)
     return os.fsencode(text)
+
+
+def _parquet(file: Path, rows: Rows, columns: Sequence[str]) -> bytes:
+    parquet = import_parquet(file, instead=".csv")
+    import pyarrow
+
+    buffer = io.BytesIO()
+    try:
+        parquet.write_table(pyarrow.table({name: [row[name] for row in rows] for name in columns}), buffer)
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{one_line(str(error.object))} has a name that is not UTF-8, which {str(file)!r} cannot hold: write a "
+            ".csv or .json file instead"
+        ) from error
+    return buffer.getvalue()
 
 
 def write_links(folder: Path, files: Sequence[str]) -> None:

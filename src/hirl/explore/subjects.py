@@ -9,6 +9,7 @@ from typing import Any, Literal
 from hirl.encoders.backbones import is_timm_name
 from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.encoders.published import RANDOM_PREFIX, TORCHVISION
+from hirl.explore.kept_tree import IMAGES
 from hirl.features.feature_files import KINDS
 from hirl.features.open_encoder import WEIGHT_FILES, run_of_checkpoint
 from hirl.hierarchy.tree import PrototypeTree
@@ -29,6 +30,8 @@ def kind_of(subject: Any) -> Kind:
         return "features"
     if RunFolder(path).exists or run_of_checkpoint(path) is not None:
         return "run"
+    if (path / IMAGES).is_file():
+        raise ValueError(f"{text!r} holds what hirl wrote about a folder of images: name that folder instead")
     if path.suffix.lower() in WEIGHT_FILES and path.is_file():
         if _is_tree(path):
             raise ValueError(

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from hirl.encoders.checkpoints import is_hugging_face
+from hirl.encoders.embedded import DEFAULT_ENCODER
+from hirl.explore.collection import Collection, open_collection
 from hirl.explore.tree_page import read_names
 from hirl.export.huggingface_folder import write_huggingface
 from hirl.export.network import Export, prepare
@@ -16,6 +19,7 @@ from hirl.export.torch_export_file import write_torch_export
 from hirl.export.torchvision_file import write_torchvision
 from hirl.features.open_encoder import Encoder, open_encoder
 from hirl.methods.base import Method
+from hirl.runs.folder import RunFolder
 
 Target = Literal["onnx", "torch-export", "timm", "torchvision", "huggingface"]
 TARGETS: tuple[str, ...] = get_args(Target)
@@ -51,6 +55,7 @@ def export_encoder(
     *,
     levels: bool = False,
     names: str | os.PathLike[str] | None = None,
+    encoder: Any = None,
     backbone: str | None = None,
     backbone_args: dict[str, Any] | None = None,
     weights: str | os.PathLike[str] | None = None,
@@ -63,12 +68,14 @@ def export_encoder(
     """Write an encoder for another tool, and check that the tool's own loader gives the same features as torch.
 
     Args:
-        source: A run, its folder or checkpoint, a file of weights, a timm name, `torchvision:NAME`, a module, or an
-            encoder that is open already.
+        source: A run, its folder or checkpoint, a file of weights, a timm name, `torchvision:NAME`, a module, an
+            encoder that is open already; or, with levels, a folder of images with the tree that `hirl tree` shows.
         to: The tool.
         out: The file (.onnx, .pt2, .pth) or, for timm and huggingface, the folder.
         levels: Give z0 … zL, the path through the run's tree and its confidence as well.
         names: Names of the tree's nodes, exported by the tree page as JSON.
+        encoder: For a folder of images: a file of weights, a timm name or `torchvision:NAME`; by default the encoder
+            that comes with hirl.
         backbone: The network's timm or torchvision name, for a file of weights that does not name it.
         backbone_args: Further arguments of the timm or torchvision network.
         weights: A file of weights for a network given by name; by default its weights are random.
@@ -80,13 +87,25 @@ def export_encoder(
     """
     target = Path(out)
     check_export(to, target, levels=levels)
-    encoder = open_encoder(
-        source, backbone=backbone, backbone_args=backbone_args, weights=weights, channels=channels, method=method
-    )
+    opened, tree, identity = None, None, None
+    if is_image_folder(source):
+        given: dict[str, Any] = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}
+        given |= {"image_size": image_size, "channels": channels, "mean": mean, "std": std}
+        collection = _open_images(source, encoder, levels=levels, given=given)
+        assert collection.encoder is not None
+        opened, tree, identity = collection.encoder, collection.tree, collection.tree_id
+        image_size, channels = opened.size_for(collection.images.default_size), collection.images.channels
+    else:
+        if encoder is not None:
+            raise ValueError(f"encoder {encoder!r} cannot be given here: {source} is itself an encoder")
+        opened = open_encoder(
+            source, backbone=backbone, backbone_args=backbone_args, weights=weights, channels=channels, method=method
+        )
     export = prepare(
-        encoder,
+        opened,
         levels=levels,
-        names=_names(encoder, names, levels=levels),
+        tree=tree,
+        names=_names(opened, identity, names, levels=levels),
         image_size=image_size,
         channels=channels,
         mean=mean,
@@ -94,6 +113,29 @@ def export_encoder(
         method=method,
     )
     return Written(target, export.outputs, WRITERS[to].write(export, target))
+
+
+def is_image_folder(source: Any) -> bool:
+    """Whether a source is a folder of images, rather than a run or a Hugging Face folder."""
+    if not isinstance(source, str | os.PathLike):
+        return False
+    path = Path(source).expanduser()
+    return path.is_dir() and not RunFolder(path).exists and not is_hugging_face(path)
+
+
+def _open_images(source: Any, encoder: Any, *, levels: bool, given: dict[str, Any]) -> Collection:
+    """The images with their tree over the features of an encoder without a run."""
+    if not levels:
+        raise ValueError(
+            f"{os.fspath(source)!r} is a folder of images, whose tree is exported with levels: add them, or name an "
+            f"encoder such as {DEFAULT_ENCODER}"
+        )
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name} {value!r} cannot be given here: the tree was built over images as they are")
+    if encoder is not None and open_encoder(encoder).run is not None:
+        raise ValueError(f"{encoder} is a run with heads and a tree of its own: export it instead of {source}")
+    return open_collection(source, encoder=encoder)
 
 
 def check_export(to: str, out: Path, *, levels: bool) -> None:
@@ -108,9 +150,13 @@ def check_export(to: str, out: Path, *, levels: bool) -> None:
         raise ValueError(f"an export to {to} is a file named *{writer.suffix}, not {str(out)!r}")
 
 
-def _names(encoder: Encoder, file: str | os.PathLike[str] | None, *, levels: bool) -> dict[str, str] | None:
+def _names(
+    encoder: Encoder, identity: str | None, file: str | os.PathLike[str] | None, *, levels: bool
+) -> dict[str, str] | None:
+    """`identity`: that of the tree of images without a run."""
     if file is None:
         return None
-    if not levels or encoder.tree is None:
+    tree = identity or encoder.tree
+    if not levels or tree is None:
         raise ValueError(f"names {os.fspath(file)!r} are those of a tree's nodes: export a run with levels")
-    return read_names(Path(file), encoder.tree)
+    return read_names(Path(file), tree)

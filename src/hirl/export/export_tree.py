@@ -6,18 +6,21 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from hirl.explore.collection import Collection, open_collection
+from hirl.explore.kept_tree import tree_id
+from hirl.explore.subjects import default_folder
 from hirl.explore.tree_page import read_names
-from hirl.export.image_table import KINDS, write_table
+from hirl.export.image_table import SUFFIXES, write_table
 from hirl.export.newick import write_newick
 from hirl.export.tree_formats import to_linkage, to_networkx, to_numpy
 from hirl.export.tree_outline import EXEMPLARS, TreeOutline
 from hirl.files import atomic_write
 from hirl.hierarchy.tree import PrototypeTree
+from hirl.methods.base import Method
 
 TreeTarget = Literal["newick", "json", "linkage", "graphml", "numpy", "table"]
 TABLE = "table"  # a row per image
@@ -35,28 +38,43 @@ def export_tree(
     out: str | os.PathLike[str],
     *,
     names: str | os.PathLike[str] | None = None,
+    encoder: Any = None,
+    method: str | type[Method] | None = None,
 ) -> TreeOutline:
-    """Write a tree for other programs: of a run, with files that stand for each node, or of a file of `hirl cluster`.
+    """Write a tree for other programs: of a run or of a folder of images, with files that stand for each node; of a
+    file of features; or of a file of `hirl cluster`.
 
-    `names`: names of nodes, exported by the tree page as JSON.
+    Args:
+        source: The run, the images, the features or the tree.
+        to: The format.
+        out: The file.
+        names: Names of nodes, exported by the tree page as JSON.
+        encoder: For images: a run, a file of weights, a timm name or `torchvision:NAME`; by default the encoder that
+            comes with hirl.
+        method: The class of the run's method, if it is not part of hirl.
     """
     target = Path(out)
     check_tree_export(to, target)
+    is_file = not isinstance(source, PrototypeTree) and Path(source).suffix == ".safetensors" and Path(source).is_file()
+    if encoder is not None and (is_file or isinstance(source, PrototypeTree)):
+        raise ValueError(f"encoder {encoder!r} cannot be given here: {source} is a tree already")
     collection: Collection | None = None
     if isinstance(source, PrototypeTree):
-        tree = source
-    elif Path(source).suffix == ".safetensors":
+        tree, identity = source, tree_id(source)
+    elif is_file:
         tree = PrototypeTree.load(source)
+        identity = tree_id(tree)
     else:
-        collection = open_collection(source)
-        tree = collection.tree
-    given = {} if names is None else read_names(Path(names), tree)
+        collection = open_collection(source, encoder=encoder, method=method)
+        tree, identity = collection.tree, collection.tree_id
+    given = {} if names is None else read_names(Path(names), identity)
     exemplars = {} if collection is None else find_exemplars(collection)
     outline = TreeOutline.of_tree(tree, names=given, exemplars=exemplars)
     if to == TABLE:
-        if collection is None:
-            raise ValueError("a tree file does not know its images: give a run or a file of features for a table")
-        write_table(collection, target, names=given)
+        if collection is None or isinstance(source, PrototypeTree):
+            raise ValueError("a tree does not know its images: give a run, a folder of images or a file of features")
+        duplicates = default_folder(source, "duplicates", encoder=encoder)
+        write_table(collection, target, duplicates=duplicates, names=given)
         return outline
     with atomic_write(target) as aside:
         WRITERS[to].write(outline, tree, aside)
@@ -67,7 +85,7 @@ def check_tree_export(to: str, out: Path) -> None:
     """Raise a ValueError if there is no such format, or the name is not one of its files."""
     if to not in TREE_TARGETS:
         raise ValueError(f"there is no format {to!r} for trees: choose one of {', '.join(TREE_TARGETS)}")
-    suffixes = KINDS if to == TABLE else (WRITERS[to].suffix,)
+    suffixes = SUFFIXES if to == TABLE else (WRITERS[to].suffix,)
     if out.suffix not in suffixes:
         raise ValueError(f"a tree as {to} is a file named *{' or *'.join(suffixes)}, not {str(out)!r}")
 

@@ -1,9 +1,10 @@
-"""`--to huggingface`: a folder to upload to the Hugging Face hub, in timm's layout there, with a model card.
+"""`--to huggingface`: a folder to upload to the Hugging Face hub, with a model card.
 
-config.json, model.safetensors     as timm writes them: `timm.create_model("local-dir:FOLDER", pretrained=True)`
-preprocessor_config.json           the same preprocessing for the image processors of transformers
-README.md                          the model card: what was measured, settings, data, versions
-onnx/model.onnx                    with levels: the path through the tree as well
+config.json, model.safetensors     a network of timm, as timm writes it: `timm.create_model("local-dir:FOLDER")`
+onnx/model.onnx                    any other network, and with levels the path through the tree as well
+encoder.safetensors                an adapted encoder, for hirl
+preprocessor_config.json           the preprocessing for the image processors of transformers
+README.md                          the model card: how to load it, what was measured, settings, data, versions
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from hirl.encoders.adapter import AdaptedNetwork
+from hirl.encoders.encoder_file import EncoderMetadata, save_encoder
 from hirl.export.model_card import model_card
 from hirl.export.network import Export, Pixels
 from hirl.export.onnx_file import write_onnx
@@ -23,15 +26,20 @@ RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers for them
 
 def write_huggingface(export: Export, out: Path) -> float:
     """Write the folder, and return the largest difference between what its loaders give and torch."""
-    config = timm_config(export)
+    config, pixels = timm_config(export), export.pixels
     with atomic_folder(out) as aside:
-        difference = fill_timm_folder(export, config, aside)
-        if export.tree is not None:
+        difference = 0.0 if config is None else fill_timm_folder(export, config, aside)
+        if config is None or export.tree is not None:
             (aside / "onnx").mkdir()
             difference = max(difference, write_onnx(export, aside / "onnx" / "model.onnx"))
-        content = json.dumps(processor_config(export.pixels), indent=2) + "\n"
+        if isinstance(export.encoder.network, AdaptedNetwork):
+            about = {name: export.encoder.about[name] for name in ("backbone", "backbone_args")}
+            metadata = EncoderMetadata(**about, image_size=pixels.size, mean=pixels.mean, std=pixels.std)
+            save_encoder(aside / "encoder.safetensors", export.encoder.network, metadata)
+        content = json.dumps(processor_config(pixels), indent=2) + "\n"
         (aside / "preprocessor_config.json").write_text(content, encoding="utf-8")
-        (aside / "README.md").write_text(model_card(export, out.resolve().name, difference), encoding="utf-8")
+        card = model_card(export, out.resolve().name, difference, of_timm=config is not None)
+        (aside / "README.md").write_text(card, encoding="utf-8")
     return difference
 
 

@@ -8,21 +8,25 @@ from typing import Any
 import yaml
 
 from hirl.data.sources.escape import one_line
+from hirl.encoders.adapter import AdaptedNetwork
+from hirl.encoders.embedded import DEFAULT_ENCODER, PROVENANCE
 from hirl.export.network import Export
 from hirl.features.open_encoder import Encoder
 from hirl.runs.folder import RunFolder, versions
 from hirl.runs.results import distinguishing_settings, list_results, tested_on
 from hirl.terminal.figures import format_cell, with_kinds
 
-FRONT = {"library_name": "timm", "pipeline_tag": "image-feature-extraction"}
+TASK = "image-feature-extraction"
 
 
-def model_card(export: Export, folder: str, difference: float) -> str:
-    """The text of README.md; it names nothing that was not read from the run."""
-    run = export.encoder.run
-    tags = ["image-feature-extraction", "timm", "self-supervised", *(["hirl"] if export.tree is not None else [])]
-    front = yaml.safe_dump(FRONT | {"tags": tags}, sort_keys=False)
-    parts = [f"---\n{front}---", f"# {one_line(folder)}", *_introduction(export), *_loading(export, folder)]
+def model_card(export: Export, folder: str, difference: float, *, of_timm: bool) -> str:
+    """The text of README.md; it names nothing that was not read from the run. `of_timm`: whether timm loads it."""
+    run, library = export.encoder.run, "timm" if of_timm else "onnx"
+    tags = [TASK, library, *(["self-supervised"] if run is not None else []), *(["hirl"] if export.tree else [])]
+    front = yaml.safe_dump({"library_name": library, "pipeline_tag": TASK, "tags": tags}, sort_keys=False)
+    parts = [f"---\n{front}---", f"# {one_line(folder)}", *_introduction(export), "## Load"]
+    parts += _timm(folder) if of_timm else _onnx(export)
+    parts += _levels(export)
     if run is not None:
         parts += [*_results(run), *_settings(run)]
     parts += [
@@ -36,28 +40,55 @@ def model_card(export: Export, folder: str, difference: float) -> str:
 
 def _introduction(export: Export) -> Iterator[str]:
     about, run = export.encoder.about, export.encoder.run
-    width = export.network.encoder(export.random_images(1).float() / 255).shape[1]
-    yield f"An image encoder, `{about.get('backbone')}`: images of {export.pixels.size} pixels to {width} features."
+    width = export.network(export.random_images(1))["features"].shape[1]
+    network = f"`{about['backbone']}`" if "backbone" in about else type(export.encoder.network).__name__
+    adapted = ", frozen, with an adapter" if isinstance(export.encoder.network, AdaptedNetwork) else ""
+    yield f"An image encoder, {network}{adapted}: images of {export.pixels.size} pixels to {width} features."
     if run is not None:
+        data, how = one_line(str(run.config["data"])), "Adapted" if adapted else "Trained"
         yield (
-            f"Trained without labels on {one_line(str(run.config['data']))} by `hirl`: {run.state}. HIRL is "
-            "hierarchical image representation learning, [arXiv:2205.13159](https://arxiv.org/abs/2205.13159)."
+            f"{how} without labels on {data} by `hirl`: {run.state}. HIRL is hierarchical image representation "
+            "learning, [arXiv:2205.13159](https://arxiv.org/abs/2205.13159)."
         )
 
 
-def _loading(export: Export, folder: str) -> Iterator[str]:
-    name = one_line(folder)
-    yield "## Load"
+def _timm(folder: str) -> Iterator[str]:
     yield (
         "```python\nimport timm\n\n"
-        f'encoder = timm.create_model("local-dir:{name}", pretrained=True).eval()  # on the hub: "hf-hub:OWNER/NAME"\n'
+        f'encoder = timm.create_model("local-dir:{one_line(folder)}", pretrained=True).eval()  # on the hub: '
+        '"hf-hub:OWNER/NAME"\n'
         "transform = timm.data.create_transform(**timm.data.resolve_model_data_config(encoder))\n"
         "features = encoder(transform(image)[None])  # image: an RGB image of Pillow\n```"
     )
+
+
+def _onnx(export: Export) -> Iterator[str]:
+    pixels = export.pixels
+    yield "timm and transformers have no such network; `onnx/model.onnx` holds all of it, normalisation included:"
+    yield (
+        "```python\nimport numpy as np\nimport onnxruntime\nfrom PIL import Image\n\n"
+        'session = onnxruntime.InferenceSession("onnx/model.onnx")\n'
+        f'image = Image.open("photo.jpg").convert("{"RGB" if pixels.channels == 3 else "L"}")\n'
+        f"size = [int({pixels.resize} * side / min(image.size)) for side in image.size]\n"
+        f"image = image.resize(size, Image.Resampling.{pixels.interpolation.upper()})\n"
+        f"left, top = (round((side - {pixels.size}) / 2) for side in image.size)\n"
+        f"image = image.crop((left, top, left + {pixels.size}, top + {pixels.size}))\n"
+        f"images = np.asarray(image).reshape(1, {pixels.size}, {pixels.size}, -1).transpose(0, 3, 1, 2)\n"
+        '(features,) = session.run(["features"], {"images": images})\n```'
+    )
+    if isinstance(export.encoder.network, AdaptedNetwork):
+        yield (
+            "`encoder.safetensors` holds it for hirl, every command of which takes it as an encoder: `hirl embed "
+            "encoder.safetensors --data photos/ --out z.npz`."
+        )
+
+
+def _levels(export: Export) -> Iterator[str]:
     if export.tree is not None:
         levels = ", ".join(f"{count:,}" for count in export.tree.levels)
+        given = ", ".join(name for name in export.outputs if name not in ("path", "confidence"))
         yield (
-            "`onnx/model.onnx` takes pixels (B, C, H, W) of uint8 and gives features, z⁰…zᴸ, the `path` of each image "
+            f"`onnx/model.onnx` takes pixels (B, C, H, W) of uint8 and gives {given}, the `path` of each image "
             f"through a tree of {levels} nodes, fine to coarse, and its `confidence` per level: how much nearer the "
             "image is to this path than to the best one through another node. Names of nodes and preprocessing are in "
             'its metadata, `session.get_modelmeta().custom_metadata_map["hirl"]`, as JSON.'
@@ -92,6 +123,7 @@ def _start(encoder: Encoder) -> str:
         return f"{known}Exported with {_versions(versions())}."
     begun = encoder.run.config["encoder"]
     first = "Trained from random weights" if begun is None else f"Trained from `{one_line(str(begun))}`"
+    first += f" ({PROVENANCE})" if begun == DEFAULT_ENCODER else ""
     starts: list[dict[str, Any]] = encoder.run.starts()
     libraries = starts[-1].get("versions") if starts else None
     return f"{first}, with {_versions(libraries)}." if isinstance(libraries, dict) else f"{first}."

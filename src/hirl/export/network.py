@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hirl.data.loader import default_normalisation, resized_side
 from hirl.data.views.render import Normalisation
+from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
 from hirl.encoders.weights_source import Interpolation
 from hirl.export.path_finding import PathFinder
@@ -63,6 +64,15 @@ class Export:
         found |= {} if self.encoder.provenance is None else {"provenance": str(self.encoder.provenance)}
         return json.dumps(found, ensure_ascii=False)
 
+    def refusal(self, tool: str) -> ValueError:
+        """What to raise if a tool does not have this network."""
+        network = self.encoder.network
+        kind = "a frozen network with an adapter" if isinstance(network, AdaptedNetwork) else type(network).__name__
+        return ValueError(
+            f"{tool} has no network for the weights of {self.encoder.name} ({kind}): export it to onnx, torch-export "
+            "or huggingface, which hold any network"
+        )
+
     def random_images(self, count: int) -> Tensor:
         """(count, C, size, size), uint8; the same ones each time."""
         shape = (count, self.pixels.channels, self.pixels.size, self.pixels.size)
@@ -70,7 +80,10 @@ class Export:
 
 
 class ImageNetwork(nn.Module):
-    """Pixels (B, C, size, size) of uint8 → outputs by name: `features`, and with levels `z0` … `path`, `confidence`."""
+    """Pixels (B, C, size, size) of uint8 → outputs by name: `features`, and with levels `z0` … `path`, `confidence`.
+
+    Without heads, as in an adapted encoder, the tree is over the features: there are no `z0` … then.
+    """
 
     mean: Tensor
     std: Tensor
@@ -85,13 +98,19 @@ class ImageNetwork(nn.Module):
         self.register_buffer("mean", torch.tensor(pixels.mean)[:, None, None])
         self.register_buffer("std", torch.tensor(pixels.std)[:, None, None])
 
+    def normalise(self, pixels: Tensor) -> Tensor:
+        return (pixels.float() / 255 - self.mean) / self.std
+
     def forward(self, pixels: Tensor) -> dict[str, Tensor]:
-        images = (pixels.float() / 255 - self.mean) / self.std
-        found = {"features": self.encoder(images)}
-        if self.levels is not None and self.path_finder is not None:
+        images = self.normalise(pixels)
+        clustered = features = self.encoder(images)
+        found = {"features": features}
+        if self.levels is not None:
             z = self.levels(images)
             found |= {f"z{level}": rows for level, rows in enumerate(z)}
-            found["path"], found["confidence"] = self.path_finder(z[0])
+            clustered = z[0]
+        if self.path_finder is not None:
+            found["path"], found["confidence"] = self.path_finder(clustered.float())
         return found
 
 
@@ -137,6 +156,7 @@ def prepare(
     encoder: Encoder,
     *,
     levels: bool = False,
+    tree: PrototypeTree | None = None,
     names: Mapping[str, str] | None = None,
     image_size: int | None = None,
     channels: int | None = None,
@@ -144,7 +164,40 @@ def prepare(
     std: tuple[float, ...] | None = None,
     method: str | type[Method] | None = None,
 ) -> Export:
-    """The encoder with the preprocessing it was trained with; else what is given; else 224 pixels and ImageNet's."""
+    """The encoder with the preprocessing it was trained with; else what is given; else 224 pixels and ImageNet's.
+
+    `tree`: over the encoder's features, of images without a run; a run has its own.
+    """
+    pixels = _pixels(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
+    if not levels:
+        network = ImageNetwork(encoder.network, pixels)
+        return _checked(Export(encoder, network.eval(), pixels, ("features",)))
+    tree = encoder.tree if tree is None else tree
+    if tree is None:
+        raise ValueError(
+            f"{encoder.name} has no levels: only a run that was trained with HIRL, and has its first tree, and a "
+            "folder of images have a tree; leave levels out"
+        )
+    backbone, heads, z = encoder.network, None, 0
+    if encoder.run is not None and encoder.run.config["hierarchy"]["head_layers"]:
+        trained = encoder.load_trained(method=method)
+        if _hash(trained.method.encoder) == _hash(backbone):
+            backbone = trained.method.encoder  # the same module twice in a graph is computed once
+        heads = Levels(trained, torch.zeros(2, pixels.channels, pixels.size, pixels.size))
+        z = 1 + len(heads.heads)
+    outputs = ("features", *(f"z{level}" for level in range(z)), "path", "confidence")
+    network = ImageNetwork(backbone, pixels, heads, tree)
+    return _checked(Export(encoder, network.eval(), pixels, outputs, tree, dict(names or {})))
+
+
+def _pixels(
+    encoder: Encoder,
+    *,
+    image_size: int | None,
+    channels: int | None,
+    mean: tuple[float, ...] | None,
+    std: tuple[float, ...] | None,
+) -> Pixels:
     check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     form = encoder.format
     size = encoder.image_size or image_size or (224 if form is None else form.size)
@@ -155,26 +208,7 @@ def prepare(
         if len(values) != depth:
             raise ValueError(f"{name} has {len(values)} values, but the images have {depth} channels")
     resize = resized_side(size) if form is None else round(size / form.crop)
-    pixels = Pixels(size, resize, depth, normal.mean, normal.std, "bilinear" if form is None else form.interpolation)
-    if not levels:
-        if names:
-            raise ValueError("names are those of the tree's nodes: export them with levels")
-        network = ImageNetwork(encoder.network, pixels)
-        return _checked(Export(encoder, network.eval(), pixels, ("features",)))
-    tree = encoder.tree
-    if tree is None:
-        raise ValueError(
-            f"{encoder.name} has no levels: only a run that was trained with HIRL, and has its first tree, has heads "
-            "and a tree; leave levels out"
-        )
-    trained = encoder.load_trained(method=method)
-    heads = 0 if trained.paths is None else len(trained.paths.levels)
-    backbone = encoder.network
-    if _hash(trained.method.encoder) == _hash(backbone):
-        backbone = trained.method.encoder  # the same module twice in a graph is computed once
-    outputs = ("features", *(f"z{level}" for level in range(1 + heads)), "path", "confidence")
-    network = ImageNetwork(backbone, pixels, Levels(trained, torch.zeros(2, depth, size, size)), tree)
-    return _checked(Export(encoder, network.eval(), pixels, outputs, tree, dict(names or {})))
+    return Pixels(size, resize, depth, normal.mean, normal.std, "bilinear" if form is None else form.interpolation)
 
 
 def _hash(network: nn.Module) -> str:

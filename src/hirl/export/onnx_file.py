@@ -6,6 +6,8 @@ import contextlib
 import io
 import logging
 import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +15,21 @@ import torch
 from torch import Tensor
 
 from hirl.export.comparison import compare_with_torch
-from hirl.export.missing import import_or_explain
 from hirl.export.network import Export
 from hirl.files import atomic_write
 
+LIBRARIES = ("onnx", "onnxscript", "onnxruntime")  # of the extra `export`
 METADATA_KEY = "hirl"
 LARGEST_FILE = 1 << 31  # bytes that protobuf takes; more needs a second file
 
 
 def write_onnx(export: Export, out: Path) -> float:
     """Write the file, and return the largest difference between onnxruntime and torch."""
-    for module in ("onnx", "onnxscript", "onnxruntime"):
-        import_or_explain(module, "onnx")
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in export.network.state_dict().values()
-                  if isinstance(tensor, Tensor))  # fmt: skip
+    missing = [library for library in LIBRARIES if find_spec(library) is None]
+    if missing:
+        raise ValueError(f"ONNX needs {' and '.join(missing)}, not installed here: pip install 'hirl[export]'")
+    tensors = [value for value in export.network.state_dict().values() if isinstance(value, Tensor)]
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if weights >= LARGEST_FILE:
         raise ValueError(f"the weights are {weights / 2**30:.1f} GB, but one ONNX file holds 2: export to torch-export")
     with _quiet():
@@ -58,7 +61,7 @@ def _session(file: Path, export: Export) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Any:
+def _quiet() -> Iterator[None]:
     """The exporter prints its steps and warns of what it does itself."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level

@@ -14,6 +14,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import make_backbone
 from hirl.export.comparison import compare_with_torch
 from hirl.export.network import Export, Pixels
@@ -23,6 +24,8 @@ from hirl.files import atomic_folder
 def write_timm(export: Export, out: Path) -> float:
     """Write the folder, and return the largest difference between timm's network and ours."""
     config = timm_config(export)
+    if config is None:
+        raise export.refusal("timm")
     with atomic_folder(out) as aside:
         return fill_timm_folder(export, config, aside)
 
@@ -37,28 +40,21 @@ def fill_timm_folder(export: Export, config: dict[str, Any], folder: Path) -> fl
     loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
 
     def run(pixels: Tensor) -> dict[str, Tensor]:
-        mean, std = (Tensor(values)[:, None, None] for values in (export.pixels.mean, export.pixels.std))
-        return {"features": loaded((pixels.float() / 255 - mean) / std)}
+        return {"features": loaded(export.network.normalise(pixels))}
 
     return compare_with_torch(export, run, tool="timm")
 
 
-def timm_config(export: Export) -> dict[str, Any]:
-    """What config.json holds; a ValueError if timm has no such network."""
+def timm_config(export: Export) -> dict[str, Any] | None:
+    """What config.json holds; None if timm has no such network."""
     import timm
 
-    about = export.encoder.about
+    about, network = export.encoder.about, export.encoder.network
     name, args = str(about.get("backbone", "")), dict(about.get("backbone_args") or {})
-    network = export.encoder.network
-    if (
-        not timm.is_model(name)
-        or "adapter" in args
-        or make_backbone(name, **args).state_dict().keys() != network.state_dict().keys()
-    ):
-        raise ValueError(
-            f"timm has no network for the weights of {export.encoder.name}, a {type(network).__name__}: export it to "
-            "onnx or torch-export, which hold any network"
-        )
+    if isinstance(network, AdaptedNetwork) or not timm.is_model(name):
+        return None
+    if make_backbone(name, **args).state_dict().keys() != network.state_dict().keys():
+        return None
     pixels, fixed = export.pixels, {"fixed_input_size": True} if "img_size" in args else {}
     return {
         "architecture": name,

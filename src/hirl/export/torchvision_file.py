@@ -56,16 +56,15 @@ def write_torchvision(export: Export, out: Path) -> float:
         "arguments": twin.arguments,
         "classifier": twin.classifier,
         "transforms": preset,
+        "interpolation": pixels.interpolation,
     }
-    about["interpolation"] = pixels.interpolation
     with atomic_write(out) as aside:
         torch.save(twin.weights, aside)
         loaded = twin.make().eval()
         loaded.load_state_dict(torch.load(aside, weights_only=True))
 
         def run(some: Tensor) -> dict[str, Tensor]:
-            mean, std = (Tensor(values)[:, None, None] for values in (pixels.mean, pixels.std))
-            return {"features": loaded((some.float() / 255 - mean) / std)}
+            return {"features": loaded(export.network.normalise(some))}
 
         difference = compare_with_torch(export, run, tool="torchvision")
         with atomic_write(out.with_suffix(".json")) as beside:
@@ -94,10 +93,7 @@ def find_twin(export: Export) -> Twin:
         twin = Twin(name, own, _last_linear(name, own), weights)
         if _fits(twin):
             return twin
-    raise ValueError(
-        f"torchvision has no network for the weights of {export.encoder.name}, a {type(network).__name__}: export it "
-        "to onnx or torch-export, which hold any network"
-    )
+    raise export.refusal("torchvision")
 
 
 def _transformer_arguments(network: nn.Module, size: int, weights: Weights) -> dict[str, Any]:

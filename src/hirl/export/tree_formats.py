@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hirl.export.missing import import_or_explain
 from hirl.export.tree_outline import ROOT, TreeOutline
 from hirl.hierarchy.rows import Features
 from hirl.hierarchy.tree import PrototypeTree
@@ -33,7 +32,9 @@ def to_networkx(outline: TreeOutline) -> networkx.DiGraph[str]:
 
     Exemplars are one text with a line per file, since GraphML has no lists.
     """
-    graph = import_or_explain("networkx", "networkx").DiGraph()
+    from networkx import DiGraph  # which torch brings
+
+    graph: networkx.DiGraph[str] = DiGraph()
     top = len(outline.nodes)
     graph.add_node(ROOT, name=ROOT, count=sum(node.count for node in outline.nodes[-1]), level=top)
     for level in reversed(range(top)):

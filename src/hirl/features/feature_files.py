@@ -107,19 +107,21 @@ def _write_numpy(_out: Path, arrays: Arrays, file: BinaryIO) -> None:
     np.savez(file, allow_pickle=False, **arrays)
 
 
-def _import_parquet(file: Path) -> Any:
+def import_parquet(file: Path, *, instead: str = ".npz") -> Any:
+    """pyarrow.parquet, or a ValueError that names a format which needs no library."""
     try:
         from pyarrow import parquet
     except ImportError as error:
         raise ValueError(
-            f"{str(file)!r} needs the library pyarrow, which is not installed: pip install pyarrow, or name a .npz file"
+            f"{str(file)!r} needs the library pyarrow, which is not installed: pip install pyarrow, or name a "
+            f"{instead} file"
         ) from error
     return parquet
 
 
 def _write_parquet(out: Path, arrays: Arrays, file: BinaryIO) -> None:
     """A row per image, with vectors as lists and classes by name."""
-    parquet = _import_parquet(out)
+    parquet = import_parquet(out)
     import pyarrow
 
     columns: dict[str, Any] = {}
@@ -145,7 +147,7 @@ def _write_parquet(out: Path, arrays: Arrays, file: BinaryIO) -> None:
 
 
 def _read_parquet(path: Path) -> Arrays:
-    parquet = _import_parquet(path)
+    parquet = import_parquet(path)
     import pyarrow
 
     try:
@@ -250,7 +252,7 @@ class Format(NamedTuple):
 FORMATS = {
     ".npy": Format(_read_numpy),
     ".npz": Format(_read_numpy, _write_numpy),
-    ".parquet": Format(_read_parquet, _write_parquet, _import_parquet),
+    ".parquet": Format(_read_parquet, _write_parquet, import_parquet),
 }
 KINDS = tuple(FORMATS)
 WRITTEN = tuple(suffix for suffix, form in FORMATS.items() if form.write is not None)

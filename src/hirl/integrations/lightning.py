@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +14,12 @@ from hirl import ranks
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 from hirl.seeds import Stream, mix_seed
+
+# Lightning exists under two names, with the same code in both: a trainer of one takes a callback of the other.
+if TYPE_CHECKING or find_spec("pytorch_lightning") is not None:
+    import pytorch_lightning as pl
+else:
+    import lightning.pytorch as pl
 
 BANK = "hirl_bank"  # in checkpoints
 
@@ -32,8 +38,8 @@ class SemanticPathsCallback(pl.Callback):
         Trainer(callbacks=[SemanticPathsCallback(start_epoch=10)])
 
     The bank holds z⁰ of every image as `self.paths(z0, index)` was called with it in the epoch; images that were left
-    out of it, such as those of an incomplete last batch, have no leaf in the next one. Trees, and under DDP the bank of
-    an unfinished epoch, are in Lightning's checkpoints. Several processes build the tree that one would build: each
+    out of it, such as those of an incomplete last batch, have no leaf in the next one. Trees and the bank of an
+    unfinished epoch are in Lightning's checkpoints. Several processes build the tree that one would build: each
     keeps its own rows, and batch norm of the heads takes its statistics from all of them.
 
     Args:
@@ -64,6 +70,8 @@ class SemanticPathsCallback(pl.Callback):
         if self.start_epoch is None:
             self.start_epoch = max(1, round((trainer.max_epochs or 0) / 10))
         if stage == "fit":
+            self._remove_hooks()  # of a fit that was interrupted, and what it collected
+            self._kept = []
             synchronise_batch_norm(self._paths)
             self._hooks = [
                 self._paths.register_forward_pre_hook(self._with_generator, with_kwargs=True),
@@ -71,6 +79,9 @@ class SemanticPathsCallback(pl.Callback):
             ]
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        self._remove_hooks()
+
+    def _remove_hooks(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
