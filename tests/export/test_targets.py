@@ -223,6 +223,13 @@ def test_mistakes(source: Any, to: Any, name: str, options: Any, message: str, t
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hirl.export.onnx_file.find_spec", lambda name: None if name == "onnxscript" else name)
+    with pytest.raises(ValueError, match=r"ONNX needs onnxscript, not installed here: pip install 'hirl\[export\]'"):
+        export_encoder(Unknown(), "onnx", tmp_path / "x.onnx", image_size=8)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_any_module_is_exported(tmp_path: Path) -> None:
     out = tmp_path / "x.pt2"
     export_encoder(Unknown(), "torch-export", out, image_size=8, mean=(0.0,) * 3, std=(1.0,) * 3)
