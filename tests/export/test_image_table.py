@@ -33,15 +33,12 @@ def test_a_row_per_image(suffix: str, runs: dict[str, Run], tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".json", ".parquet"])
-def test_lists_of_samples_and_duplicates_open_in_pandas(suffix: str, runs: dict[str, Run], tmp_path: Path) -> None:
-    folder, sample, copies = str(runs["hirl"].folder), tmp_path / f"sample{suffix}", tmp_path / f"copies{suffix}"
-    assert main(["sample", folder, "--size", "20", "--out", str(sample)]) == 0
+def test_a_sample_opens_in_pandas(suffix: str, trained_runs: dict[str, Path], tmp_path: Path) -> None:
+    sample = tmp_path / f"sample{suffix}"
+    assert main(["sample", str(trained_runs["hirl"]), "--size", "20", "--out", str(sample)]) == 0
     chosen = read(sample)
     assert list(chosen) == ["file", "row", "level_0", "level_1", "confidence_0", "confidence_1"]
     assert len(chosen) == 20
-    assert main(["duplicates", folder, "--threshold", "0.5", "--out", str(copies)]) == 0
-    assert set(read(copies)["action"]) == {"keep", "drop"}
-    assert not (runs["hirl"].folder / "duplicates").exists()  # no page
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
