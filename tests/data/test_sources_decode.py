@@ -185,7 +185,7 @@ def test_full_size_jpeg_equals_pillow(progressive: bool, subsampling: int) -> No
 
 
 @pytest.mark.parametrize(
-    ("shorter", "height"), [(None, 200), (400, 200), (101, 200), (100, 100), (75, 75), (50, 50), (25, 25), (7, 25)]
+    ("shorter", "height"), [(None, 200), (400, 200), (101, 200), (100, 100), (75, 100), (50, 50), (25, 25), (7, 25)]
 )
 @pytest.mark.parametrize("channels", [1, 3])
 def test_jpeg_is_reduced_but_never_below_what_is_asked(shorter: int | None, height: int, channels: int) -> None:
@@ -203,6 +203,13 @@ def test_odd_sizes_are_not_rounded_below(size: tuple[int, int]) -> None:
     for shorter in (1, 3, 8, 16, 24, 33, 66, 99, 100):
         got = min(decode(data, shorter=shorter).shape[1:])
         assert got >= min(shorter, *size)
+
+
+@pytest.mark.parametrize(("size", "by"), [((200, 304), 8), ((204, 300), 4), ((202, 304), 2), ((199, 304), 1)])
+def test_a_jpeg_is_reduced_by_what_divides_both_sides(size: tuple[int, int], by: int) -> None:
+    """Its pixels then stand for equally many of the original each: nothing is stretched."""
+    data = encoded(photo(*size), "JPEG")
+    assert decode(data, shorter=8).shape[1:] == (size[0] // by, size[1] // by)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF"])

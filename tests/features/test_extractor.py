@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 from hirl.data import Shapes, open_images, open_in_memory
 from hirl.data.loader import EvaluationLoader, normalisation
+from hirl.data.sources import identity
+from hirl.data.sources.decode import DECODING
 from hirl.data.sources.identity import image_identity
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
@@ -178,6 +180,15 @@ def test_a_changed_file_of_a_folder_changes_its_image_identity(tmp_path: Path) -
     before = image_identity(open_images(tmp_path))
     assert image_identity(open_images(tmp_path)) == before
     Image.new("RGB", (200, 160), (10, 90, 10)).save(tmp_path / "cat" / "2.png")
+    assert image_identity(open_images(tmp_path)) != before
+
+
+def test_features_of_files_that_were_decoded_otherwise_are_not_reused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Image.new("RGB", (200, 160)).save(tmp_path / "1.png")
+    before = image_identity(open_images(tmp_path))
+    monkeypatch.setattr(identity, "DECODING", DECODING + 1)
     assert image_identity(open_images(tmp_path)) != before
 
 

@@ -50,6 +50,8 @@ _TURNS: dict[int, tuple[bool, list[int]]] = {
 }
 _SIXTEEN_BITS = ("I;16", "I;16B", "I;16L", "I;16N")
 
+DECODING = 2  # raise it whenever the same file gives other pixels: features and results of files depend on it
+
 
 class DecodeError(ValueError):
     """The bytes cannot be decoded as an image; the message gives the reason."""
@@ -68,7 +70,10 @@ def _register_heif() -> None:
 
 
 def decode(data: bytes, *, channels: int = 3, shorter: int | None = None) -> Tensor:
-    """(C, H, W) uint8, upright, transparency over white, 16 bits scaled to 8, in `channels` (1 or 3) channels."""
+    """(C, H, W) uint8, upright, transparency over white, 16 bits scaled to 8, in `channels` (1 or 3) channels.
+
+    shorter: a JPEG may be decoded at reduced size, see `reduction`
+    """
     from PIL import Image, UnidentifiedImageError
 
     if not data:
@@ -90,9 +95,20 @@ def decode(data: bytes, *, channels: int = 3, shorter: int | None = None) -> Ten
         raise DecodeError(f"it is damaged or truncated ({_reason(error)})") from error
 
 
+def reduction(width: int, height: int, shorter: int | None) -> int:
+    """The largest of 8, 4 and 2 that divides both sides and leaves `shorter` pixels on the shorter one; else 1.
+
+    Where a side does not divide, its last pixel would stand for fewer pixels than the others: resized, the image would
+    be stretched, by enough to shift a crop by a pixel.
+    """
+    return next(
+        (by for by in (8, 4, 2) if shorter and width % by == height % by == 0 and min(width, height) >= by * shorter), 1
+    )
+
+
 def _decoded(image: Image.Image, data: bytes, channels: int, shorter: int | None) -> Tensor:
     if image.format in ("JPEG", "MPO") and image.mode in ("RGB", "L"):
-        pixels = _jpeg(data, channels, shorter or 0)
+        pixels = _jpeg(data, channels, image.size, reduction(*image.size, shorter))
         if pixels is not None:
             return pixels
     image.load()  # mode and palette are final only after this
@@ -101,17 +117,20 @@ def _decoded(image: Image.Image, data: bytes, channels: int, shorter: int | None
     return pixels.permute(2, 0, 1) if pixels.ndim == 3 else pixels[None]
 
 
-def _jpeg(data: bytes, channels: int, shorter: int) -> Tensor | None:
-    """(C, H, W); None for a file that violates the format but that Pillow may be able to decode."""
+def _jpeg(data: bytes, channels: int, size: tuple[int, int], reduced_by: int) -> Tensor | None:
+    """(C, H, W) of an image of `size` (width, height), at a fraction of it.
+
+    None for a file that violates the format but that Pillow may be able to decode.
+    """
     import simplejpeg
 
     try:
         array = simplejpeg.decode_jpeg(
             data,
             colorspace="RGB" if channels == 3 else "GRAY",
-            min_height=shorter,
-            min_width=shorter,
-            min_factor=2.0 if shorter else 1.0,  # a smaller reduction saves no time
+            min_height=size[1] // reduced_by,
+            min_width=size[0] // reduced_by,
+            min_factor=float(reduced_by),
         )
     except ValueError as error:
         if any(damage in str(error).lower() for damage in _SERIOUS_DAMAGE):

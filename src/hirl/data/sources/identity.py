@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from hirl.data.sources.decode import DECODING
 from hirl.data.sources.file_images import FileImages
 from hirl.data.sources.image_set import ImageSet
 
 
 def image_identity(images: ImageSet) -> dict[str, Any]:
-    """What distinguishes one image set from another: pixels in memory by content, files by path, size and time.
+    """What distinguishes one image set from another: pixels in memory by content, files by path, size and time, and by
+    how they are decoded.
 
     Other sets have a fingerprint of their own, or none: then their content is unknown, see `is_identified`.
     """
@@ -38,6 +40,8 @@ def image_identity(images: ImageSet) -> dict[str, Any]:
         found["files"] = files.hexdigest()
     elif images.fingerprint is not None:
         found["fingerprint"] = images.fingerprint
+    if images.pixels is None:
+        found["decoding"] = DECODING
     return found
 
 

@@ -57,8 +57,8 @@ class ImageSet(ABC):
     def read(self, index: int, *, shorter: int | None = None) -> Tensor:
         """(C, H, W) uint8, in the decoder's memory layout. Raises BadImage.
 
-        shorter: the number of pixels that the caller needs on the shorter side: a JPEG may then be decoded at a half,
-        quarter or eighth of its size, never below that number.
+        shorter: the number of pixels that the caller needs on the shorter side: a JPEG whose sides divide may then be
+        decoded at a half, quarter or eighth of its size, never below that number.
         """
 
     @property

@@ -15,6 +15,10 @@ from hirl.data.views.geometry import interleaved, resize
 from hirl.data.views.photometry import in_unit_range, normalise_
 from hirl.data.views.render import Batch, Normalisation, Piece, is_batched
 
+# A JPEG is read at no less than this many times the shorter side after resizing: at less, the decoder's own reduction
+# changes features noticeably (docs/data.md).
+READ_AT = 2
+
 
 @dataclass(kw_only=True, eq=False)
 class CentreRenderer:
@@ -43,7 +47,7 @@ class CentreRenderer:
         real = indices.copy()
         for row, index in enumerate(indices):
             image, real[row] = read_or_replace(
-                self.images, int(index), skipped=self._skipped, strict=self.strict, shorter=self.resize
+                self.images, int(index), skipped=self._skipped, strict=self.strict, shorter=READ_AT * self.resize
             )
             crops[0, row] = self._centre(interleaved(image))[0]
         bad = list(self._skipped) if len(self._skipped) > bad_before else []
