@@ -46,7 +46,7 @@ def atomic_write(path: str | os.PathLike[str], *, checksum: bool = False, needed
         with full_disk_named(target, needed):
             yield aside
             if checksum:
-                _seal(aside)
+                seal(aside)
             _to_disk(aside)
         aside.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
         aside.replace(target)
@@ -72,14 +72,20 @@ def full_disk_named(path: Path, needed: int | None = None) -> Iterator[None]:
         ) from error
 
 
-def verify(path: Path) -> None:
-    """Raise `Damaged` if the file has a checksum and the rest of its bytes do not match it."""
+def verify(path: Path, *, required: bool = False) -> None:
+    """Raise `Damaged` if the file has a checksum and the rest of its bytes do not match it.
+
+    required: the file must have one, for all versions that wrote this format did: noise at the end of a file takes a
+    checksum that stands there along
+    """
     found = _find_checksum(path)
+    if required and found is None:
+        raise Damaged(f"{str(path)!r} is damaged: it has lost its checksum")
     if found is not None and found[1] != _digest(path, found[0]):
         raise Damaged(f"{str(path)!r} is damaged: its content does not match its checksum")
 
 
-def _seal(path: Path) -> None:
+def seal(path: Path) -> None:
     """Fill the checksum in, at the end of the file unless it has room for it."""
     if _find_checksum(path) is None:
         with path.open("ab") as file:

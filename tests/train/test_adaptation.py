@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,15 @@ def test_killed_and_continued_it_ends_in_the_same_bits(
     run = pretrain(images, **given | {"method": method()})
     for file in ("encoder.safetensors", "tree.safetensors", "adaptation.json"):
         assert (run.folder / file).read_bytes() == (adapted.folder / file).read_bytes()
+
+
+def test_damaged_figures_of_an_adaptation_are_not_shown(adapted: Run, tmp_path: Path) -> None:
+    copy = Run(shutil.copytree(adapted.folder, tmp_path / "run"))
+    assert copy.adaptation == adapted.adaptation
+    text = copy.adaptation_file.read_text()
+    place = text.index("0.") + 2
+    copy.adaptation_file.write_text(text[:place] + ("1" if text[place] != "1" else "2") + text[place + 1 :])
+    assert copy.adaptation is None
 
 
 def test_features_of_a_killed_pass_are_not_computed_again(

@@ -24,8 +24,8 @@ from torch import Tensor
 from hirl.files import CHECKSUM, Damaged, atomic_write, verify
 
 # Part of the key: raise it whenever the same images would be preprocessed differently. Since 2, images that could not
-# be read are marked, rather than given another image's features.
-FORMAT = "hirl features 2"
+# be read are marked, rather than given another image's features; since 3, every file has a checksum.
+FORMAT = "hirl features 3"
 LARGE = 1 << 28  # features of a set, from which on they are in half precision
 Allocate: TypeAlias = Callable[[Sequence[int]], Tensor]
 """Gives the tensor of a shape that features are written to."""
@@ -132,14 +132,14 @@ def _read(file: Path, about: str) -> ImageFeatures | None:
     if not file.is_file():
         return None
     try:
-        verify(file)
+        verify(file, required=True)
         with safe_open(file, framework="pt") as opened:
             if (opened.metadata() or {}).get("about", "").partition(" ")[2] != about:
                 return None
             readable = opened.get_tensor("readable")
             inside = "features" in opened.keys()  # noqa: SIM118 (not a dict)
             if not inside:
-                verify(_rows_file(file))
+                verify(_rows_file(file), required=True)
             rows = opened.get_tensor("features") if inside else _mapped(_rows_file(file))
     except (SafetensorError, OSError, ValueError) as error:
         reason = str(error) if isinstance(error, Damaged) else f"{str(file)!r} is damaged"

@@ -2,7 +2,8 @@
 
 Adaptation trains on top of a network that does not change, so an epoch needs no pass through it: it draws from views
 that are in this cache. Their random parameters are a function of (image, view) alone, so that runs with other seeds,
-methods or settings share them. A pass that is killed goes on from where it was.
+methods or settings share them. A pass that is killed goes on from where it was. What is read was verified by a
+checksum, also the rows of a killed pass.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from torch import Tensor, nn
 
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources.cache import cache_folder
-from hirl.data.sources.identity import image_identity
-from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.identity import image_identity, is_identified
+from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped
 from hirl.data.upload import upload
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
 from hirl.data.views.render import Batch
-from hirl.files import atomic_write
+from hirl.files import Damaged, atomic_write, seal, verify
 from hirl.terminal.progress import Progress, no_progress
 
-FORMAT = "hirl views 1"
+FORMAT = "hirl views 2"
 BATCH = 32
 SAVED_EVERY = 64  # batches
 MOST_BYTES = 4 << 30  # of one file; larger sets of images get fewer views
@@ -77,12 +78,12 @@ def cached_views(
     """
     folder = cache_folder() / "views" if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
-    key: dict[str, Any] = {"format": FORMAT, "encoder": sha256, "images": image_identity(images), "size": size}
+    key: dict[str, Any] = {"format": FORMAT, "encoder": sha256, "images": _identity(images), "size": size}
     key |= {"view": None if view is None else asdict(view), "count": count, "mean": mean, "std": std}
     name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:20]
     file = folder / f"{name}.npy"
     with _locked(folder / f"{name}.lock"):
-        if not file.is_file():
+        if not _is_sound(file):
             reading: dict[str, Any] = {"device": device, "workers": workers, "strict": strict, "skipped": skipped}
             reading |= {"mean": mean, "std": std, "batch_size": BATCH}
             plain = EvaluationLoader(images, size=size, **reading)
@@ -97,6 +98,34 @@ def cached_views(
         warnings.simplefilter("ignore")  # nobody writes to it
         rows = torch.from_numpy(np.load(file, mmap_mode="r", allow_pickle=False))
     return CachedViews(rows, ~rows[:, 0, 0].isnan())
+
+
+def _identity(images: ImageSet) -> dict[str, Any]:
+    """What tells these images from others: of a set that does not say it itself, all pixels."""
+    found = image_identity(images)
+    if not is_identified(found):
+        digest = hashlib.sha256()
+        for index in range(len(images)):
+            try:
+                image = images.read(index)
+                digest.update(f"{tuple(image.shape)}".encode() + np.ascontiguousarray(image.numpy()).tobytes())
+            except BadImage:
+                digest.update(b"unreadable")
+        found["fingerprint"] = digest.hexdigest()
+    return found
+
+
+def _is_sound(file: Path) -> bool:
+    """Whether there are features to read; damaged ones are removed."""
+    if not file.is_file():
+        return False
+    try:
+        verify(file, required=True)
+    except Damaged as error:
+        warnings.warn(f"{error}; the features are computed again", stacklevel=3)
+        file.unlink()
+        return False
+    return True
 
 
 class PlainFeatures:
@@ -136,9 +165,8 @@ def _compute(
     progress: Progress,
 ) -> None:
     part, marker = file.with_suffix(".part"), file.with_suffix(".done")
-    done = int(marker.read_text()) if marker.is_file() and part.is_file() else 0
+    rows, done, digest = _resumed(part, marker)
     task = f"features of {views} views per image" if views > 1 else "features of the images"
-    rows = np.load(part, mmap_mode="r+", allow_pickle=False) if done else None
     batches = plain.batches(np.arange(done, N))
     drawn: Iterator[Any] = iter(())
     if loader is not None:
@@ -155,16 +183,32 @@ def _compute(
         if rows is None:
             rows = np.lib.format.open_memmap(part, "w+", dtype=np.float16, shape=(N, *features.shape[1:]))
         rows[done : done + len(features)] = features.numpy()
+        digest.update(features.numpy().tobytes())
         done += len(features)
         if place % SAVED_EVERY == 0:
             rows.flush()
             with atomic_write(marker) as aside:
-                aside.write_text(str(done), encoding="utf-8")
+                aside.write_text(f"{done} {digest.hexdigest()}", encoding="utf-8")
         progress(task, done, N)
     assert rows is not None  # a set has at least one image
     rows.flush()
+    seal(part)
     part.replace(file)
     marker.unlink(missing_ok=True)
+
+
+def _resumed(part: Path, marker: Path) -> tuple[np.ndarray[Any, Any] | None, int, hashlib._Hash]:
+    """What a killed pass has left: the file, how many images are done, and the hash of their rows."""
+    digest = hashlib.sha256()
+    try:
+        count, expected = marker.read_text(encoding="utf-8").split()
+        rows = np.load(part, mmap_mode="r+", allow_pickle=False)
+        done = int(count)
+        for start in range(0, done, BATCH):
+            digest.update(rows[start : min(start + BATCH, done)].tobytes())
+    except (OSError, ValueError):
+        return None, 0, hashlib.sha256()
+    return (rows, done, digest) if digest.hexdigest() == expected else (None, 0, hashlib.sha256())
 
 
 def _limit(folder: Path, *, keep: Path) -> None:

@@ -132,9 +132,11 @@ class RunFolder:
 
     @property
     def adaptation(self) -> dict[str, Any] | None:
-        """By name of a figure, [start, adapted]; None if no encoder was adapted, or it is not finished."""
+        """By name of a figure, [start, adapted]; None if no encoder was adapted, it is not finished, or damaged."""
         try:
+            verify(self.adaptation_file)
             found = json.loads(self.adaptation_file.read_text(encoding="utf-8"))
+            found.pop("checksum", None)
             return {str(name): (float(start), float(adapted)) for name, (start, adapted) in found.items()}
         except (OSError, ValueError, TypeError, AttributeError):
             return None

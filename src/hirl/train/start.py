@@ -20,7 +20,7 @@ from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.encoders.encoder_file import EncoderMetadata, fit_weights, load_metadata, save_encoder
 from hirl.features.open_encoder import Encoder, open_encoder, run_of_checkpoint
 from hirl.features.view_cache import CachedViews, cached_views, fitting_views
-from hirl.files import atomic_write
+from hirl.files import CHECKSUM, atomic_write
 from hirl.methods.base import Method
 from hirl.methods.parts.augmentations import blur_unless_small
 from hirl.run import Run
@@ -98,6 +98,6 @@ def compare_start(run: Run, settings: Settings, cached: CachedViews, images: Ima
     """Measure the start and the adapted encoder, write adaptation.json, and return what to print."""
     levels = None if settings.hierarchy is None else settings.hierarchy.levels
     sides = compare_with_start(cached, settings.method.encoder, images.labels, levels, seed=settings.seed)
-    with atomic_write(run.adaptation_file) as aside:
-        aside.write_text(json.dumps(sides, indent=1), encoding="utf-8")
+    with atomic_write(run.adaptation_file, checksum=True) as aside:
+        aside.write_text(json.dumps({"checksum": CHECKSUM, **sides}, indent=1), encoding="utf-8")
     return f"{comparison_text(sides)}\nThe start is {run.start_file}: any command takes it in place of the run."

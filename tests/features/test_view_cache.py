@@ -1,0 +1,91 @@
+"""Cached features of a frozen network's views: damage is noticed, and images of unknown content share nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hirl.data import Shapes
+from hirl.data.sources.image_set import ImageSet
+from hirl.data.views import View
+from hirl.features import view_cache
+from hirl.features.view_cache import cached_views
+from hirl.terminal.progress import Progress, no_progress
+
+
+class Killed(Exception):  # noqa: N818
+    """Nothing after it is written."""
+
+
+class Unknown(ImageSet):
+    """A data set of one's own, which does not say what distinguishes it."""
+
+    def __init__(self, shade: int) -> None:
+        super().__init__(name="mine")
+        self.shade = shade
+
+    def __len__(self) -> int:
+        return 4
+
+    def read(self, index: int, *, shorter: int | None = None) -> Tensor:  # noqa: ARG002
+        return torch.full((3, 20, 20), self.shade + index, dtype=torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def images() -> Shapes:
+    return Shapes(images=96, size=16, cache=False)
+
+
+def features(images: ImageSet, folder: Path, progress: Progress = no_progress) -> Tensor:
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
+    given: dict[str, Any] = {"size": 16, "mean": (0.5,) * 3, "std": (0.5,) * 3, "device": torch.device("cpu")}
+    view = View(size=16, scale=(0.2, 1.0))
+    found = cached_views(network, "a", images, view, 2, folder=folder, workers=0, progress=progress, **given)
+    return found.rows.clone()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_damaged_features_are_computed_again(lost: bool, images: Shapes, tmp_path: Path) -> None:
+    """A flipped bit; and noise at the end, which takes the checksum along."""
+    expected = features(images, tmp_path)
+    (file,) = tmp_path.glob("*.npy")
+    content = bytearray(file.read_bytes())
+    if lost:
+        content[-2000:] = np.random.default_rng(0).bytes(2000)
+    else:
+        content[3000] ^= 8
+    file.write_bytes(content)
+    with pytest.warns(UserWarning, match=r"\.npy' is damaged: .*; the features are computed again"):
+        assert torch.equal(features(images, tmp_path), expected)
+    assert torch.equal(features(images, tmp_path), expected)
+
+
+def test_damaged_rows_of_a_killed_pass_are_computed_again(
+    images: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_cache, "SAVED_EVERY", 1)
+
+    def killing(_task: str, done: int, _total: int) -> None:
+        if done == 64:
+            raise Killed
+
+    expected = features(images, tmp_path / "undisturbed")
+    with pytest.raises(Killed):
+        features(images, tmp_path / "killed", killing)
+    (part,) = (tmp_path / "killed").glob("*.part")
+    content = bytearray(part.read_bytes())
+    content[1000] ^= 8
+    part.write_bytes(content)
+    assert torch.equal(features(images, tmp_path / "killed"), expected)
+
+
+def test_images_of_unknown_content_do_not_share_features(tmp_path: Path) -> None:
+    dark, light = (features(Unknown(shade), tmp_path) for shade in (0, 200))
+    assert not torch.equal(dark, light)
+    assert torch.equal(features(Unknown(0), tmp_path), dark)
+    assert len(list(tmp_path.glob("*.npy"))) == 2
