@@ -6,6 +6,7 @@ import shutil
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
@@ -60,6 +61,35 @@ def test_copies_are_found_and_nothing_else(runs: dict[str, Run], pictures: Path)
         "11 large.png": [("11 bright.png", "near"), ("11.png", "near")],
     }
     assert names(find_duplicates(collection, 1.0), collection.paths).keys() <= found.keys()
+
+
+def test_copies_are_found_whatever_the_encoder_makes_of_them(tmp_path: Path) -> None:
+    """Also those cropped by 5 % at each edge, by features that say nothing; blank images are not taken for copies."""
+    drawn = Shapes(images=144, size=64, cache=False)
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for number in range(COUNT):
+        Image.fromarray(drawn.pixels[4 * number].permute(1, 2, 0).numpy()).save(folder / f"{number:02d}.png")
+    for number in (4, 9, 21):
+        with Image.open(folder / f"{number:02d}.png") as image:
+            image.crop((3, 3, 61, 61)).save(folder / f"{number:02d} cropped.png")
+    dice = np.random.default_rng(0)
+    for shade in (200, 201):
+        faint = dice.integers(shade, shade + 2, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(faint).save(folder / f"faint {shade}.png")
+    for name in ("blank", "blank, another file"):
+        Image.new("RGB", (64, 64), "white").save(folder / f"{name}.png", compress_level=len(name) % 10)
+    features = dice.standard_normal((COUNT + 7, 16)).astype(np.float32)
+    features[COUNT + 3] = features[COUNT + 4]  # of the blank ones: by name they stand behind the numbers
+    np.save(tmp_path / "features.npy", features)
+    collection = open_collection(tmp_path / "features.npy", folder, quiet=True)
+    found = names(find_duplicates(collection, 0.99), collection.paths)
+    assert found == {
+        "04.png": [("04 cropped.png", "near")],
+        "09.png": [("09 cropped.png", "near")],
+        "21.png": [("21 cropped.png", "near")],
+        "blank.png": [("blank, another file.png", "pixels")],
+    }
 
 
 def test_mistakes(runs: dict[str, Run], pictures: Path) -> None:

@@ -1,9 +1,10 @@
-"""Copies among images: files of the same bytes, images of the same pixels, and near duplicates by their features.
+"""Copies among images: files of the same bytes, images of the same pixels, and near duplicates.
 
-Two images are near duplicates if the cosine of their pooled features reaches a threshold and their details agree.
-The threshold is measured: it lies below 95 % of the cosines between images of the collection and mildly altered copies
-of them (recompressed, halved in size, brightened, cropped by a little), as the encoder at hand sees them. Details guard
-against an encoder that confuses different images, for what is called a copy may be deleted.
+Two images are near duplicates if the cosine of their pooled features reaches a threshold and their details agree, or
+if their details agree so well that no encoder need be asked. The threshold is measured: it lies below 95 % of the
+cosines between images of the collection and mildly altered copies of them (recompressed, halved in size, brightened,
+cropped by a little), as the encoder at hand sees them. Details guard against an encoder that confuses different images,
+for what is called a copy may be deleted; and they find what a weak encoder misses, such as copies cropped by 5 %.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import io
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,6 +27,7 @@ from torch import Tensor
 from hirl.data.sources.arrays import ArrayImages
 from hirl.data.sources.image_set import ImageSet
 from hirl.explore.collection import Collection
+from hirl.explore.readable import reading_threads
 from hirl.explore.thumbnails import thumbnail
 from hirl.features.extractor import Extractor, preprocessing_for
 from hirl.features.open_encoder import find_device
@@ -35,9 +38,11 @@ Kind = Literal["bytes", "pixels", "near"]
 MEASURED = 300  # images that are altered to find the threshold
 FOUND = 0.95  # share of the altered copies above the threshold
 # Details are compared at 24 × 24 pixels, coarse light and shade removed, at the best of a few crops. Of 300 photos,
-# 98 % of the altered copies agree by more than 0.97, nearest neighbours that are other images by less than 0.5.
-DETAIL, BLUR, CROPS = 24, 2, (0.0, 0.015, 0.03)
-AGREEMENT = 0.88
+# 98 % of the altered copies agree by more than 0.97, nearest neighbours that are other images by less than 0.5. Among
+# all pairs of 1,200 photos of groceries, 10 copies cropped by 5 % agree by 0.995 or more, other images by 0.91 at most.
+DETAIL, BLUR, CROPS = 24, 2, (0.0, 0.015, 0.03, 0.045, 0.06)
+AGREEMENT, CERTAIN = 0.88, 0.98
+FAINT = 1.0  # grey values of 255: an image whose details deviate by less is as good as blank, and they are noise
 CHUNK = 1 << 24  # cosines at a time
 MOST_PAIRS = 50  # per image on average; more means that the features do not tell images from each other
 
@@ -70,16 +75,18 @@ def find_duplicates(collection: Collection, threshold: float, *, progress: Progr
     same_bytes = _same_bytes(images)
     firsts = [image for image in range(len(collection)) if same_bytes.get(image, image) == image]
     pairs = _pairs(collection.features, firsts, threshold, progress)
-    involved = sorted({image for pair in pairs for image in pair[:2]})
-    looks = {}
-    for done, image in enumerate(involved, start=1):
-        looks[image] = _look(images, image)
-        progress("comparing pixels", done, len(involved))
+    details = _all_details(images, firsts, progress)
+    rows = {image: details[row] for row, image in enumerate(firsts)}
+    pairs |= {pair: _cosine(collection.features, *pair) for pair in _certain_pairs(details, firsts, progress)}
+    agreements = {(a, b): _agreement(rows[a], rows[b]) for a, b in pairs}
+    # Blank images have no details to compare, but may have the same pixels.
+    possible = [pair for pair in pairs if agreements[pair] >= AGREEMENT or not any(rows[image].any() for image in pair)]
+    looks = {image: _look(images, image) for image in sorted({image for pair in possible for image in pair})}
     links: dict[int, dict[int, tuple[Kind, float]]] = defaultdict(dict)
-    for a, b, cosine in pairs:
-        kind = _kind(looks[a], looks[b])
-        if kind is not None:
-            links[a][b] = links[b][a] = (kind, cosine)
+    for a, b in possible:
+        same = looks[a].hash == looks[b].hash
+        if same or agreements[a, b] >= AGREEMENT:
+            links[a][b] = links[b][a] = ("pixels" if same else "near", pairs[a, b])
     return _groups(images, same_bytes, links, looks)
 
 
@@ -154,19 +161,19 @@ def _same_bytes(images: ImageSet) -> dict[int, int]:
     return first
 
 
-def _pairs(features: Tensor, chosen: list[int], threshold: float, progress: Progress) -> list[tuple[int, int, float]]:
-    """All pairs of the chosen rows whose cosine reaches the threshold."""
+def _pairs(features: Tensor, chosen: list[int], threshold: float, progress: Progress) -> dict[tuple[int, int], float]:
+    """All pairs of the chosen rows whose cosine reaches the threshold, with that cosine."""
     rows = torch.tensor(chosen)
     unit = F.normalize(features[rows].float(), dim=1)
     step = max(1, CHUNK // max(1, len(unit)))
-    pairs: list[tuple[int, int, float]] = []
+    pairs: dict[tuple[int, int], float] = {}
     for start in range(0, len(unit), step):
         cosines = unit[start : start + step] @ unit[start:].T  # the lower triangle is not needed
         near = (cosines >= threshold).nonzero()
         near = near[near[:, 1] > near[:, 0]]
         values = cosines[near[:, 0], near[:, 1]].clamp(max=1)
         left, right = rows[near[:, 0] + start].tolist(), rows[near[:, 1] + start].tolist()
-        pairs += zip(left, right, values.tolist(), strict=True)
+        pairs |= zip(zip(left, right, strict=True), values.tolist(), strict=True)
         if len(pairs) > MOST_PAIRS * len(unit):
             raise ValueError(
                 f"more than {MOST_PAIRS} images per image reach the threshold of {threshold:.4f}: the features do not "
@@ -176,37 +183,68 @@ def _pairs(features: Tensor, chosen: list[int], threshold: float, progress: Prog
     return pairs
 
 
-@dataclass(frozen=True)
-class _Look:
-    """An image's pixels: how many, their hash, and its details at each crop, (crops, DETAIL²), rows of unit length."""
-
-    pixels: int
-    hash: bytes
-    details: np.ndarray
+def _cosine(features: Tensor, a: int, b: int) -> float:
+    return float(F.cosine_similarity(features[a].float(), features[b].float(), dim=0).clamp(max=1))
 
 
-def _look(images: ImageSet, index: int) -> _Look:
-    image = images.read(index)
-    digest = hashlib.sha256(repr(tuple(image.shape)).encode() + np.ascontiguousarray(image.numpy()).tobytes()).digest()
+def _all_details(images: ImageSet, chosen: list[int], progress: Progress) -> Tensor:
+    """(n, crops, DETAIL²) in half precision: the details of the chosen images at each crop."""
+    details = torch.empty(len(chosen), len(CROPS), DETAIL**2, dtype=torch.float16)
+    with ThreadPoolExecutor(reading_threads()) as pool:
+        for row, found in enumerate(pool.map(lambda image: _image_details(images, image), chosen)):
+            details[row] = found
+            progress("details", row + 1, len(chosen))
+    return details
+
+
+def _image_details(images: ImageSet, index: int) -> Tensor:
     picture = thumbnail(images, index, 3 * DETAIL)
-    return _Look(image.shape[-1] * image.shape[-2], digest, np.stack([_details(picture, crop) for crop in CROPS]))
+    return torch.from_numpy(np.stack([_details(picture, crop) for crop in CROPS]))
 
 
 def _details(picture: Image.Image, crop: float) -> np.ndarray:
+    """(DETAIL²,) of unit length; 0 for an image that is as good as blank."""
     side = picture.width
     box = (crop * side, crop * side, side - crop * side, side - crop * side)
     small = picture.convert("L").resize((DETAIL, DETAIL), Image.Resampling.LANCZOS, box=box)
     blurred = small.filter(ImageFilter.GaussianBlur(BLUR))
     details = (np.asarray(small, dtype=np.float64) - np.asarray(blurred, dtype=np.float64)).ravel()
     details -= details.mean()
-    return details / max(float(np.linalg.norm(details)), 1e-6)
+    length = float(np.linalg.norm(details))
+    return details / length if length >= FAINT * DETAIL else np.zeros_like(details)
 
 
-def _kind(a: _Look, b: _Look) -> Kind | None:
-    if a.hash == b.hash:
-        return "pixels"
-    agreement = max(float((a.details[0] @ b.details.T).max()), float((a.details @ b.details[0]).max()))
-    return "near" if agreement >= AGREEMENT else None
+def _agreement(one: Tensor, other: Tensor) -> float:
+    """How well the details (crops, DETAIL²) of two images agree, one of them cropped or neither."""
+    one, other = one.float(), other.float()
+    return max(float((other @ one[0]).max()), float((one @ other[0]).max()))
+
+
+def _certain_pairs(details: Tensor, chosen: list[int], progress: Progress) -> set[tuple[int, int]]:
+    """All pairs of the chosen images that are copies by their details alone."""
+    plain = details[:, 0].float()
+    step = max(1, CHUNK // max(1, len(plain)))
+    pairs = set()
+    for start in range(0, len(plain), step):
+        for cropped in details[start : start + step].unbind(1):
+            found = (cropped.float() @ plain.T >= CERTAIN).nonzero() + torch.tensor([start, 0])
+            pairs |= {(chosen[min(pair)], chosen[max(pair)]) for pair in found.tolist() if pair[0] != pair[1]}
+        progress("comparing details", min(start + step, len(plain)), len(plain))
+    return pairs
+
+
+@dataclass(frozen=True)
+class _Look:
+    """An image's pixels: how many, and their hash."""
+
+    pixels: int
+    hash: bytes
+
+
+def _look(images: ImageSet, index: int) -> _Look:
+    image = images.read(index)
+    digest = hashlib.sha256(repr(tuple(image.shape)).encode() + np.ascontiguousarray(image.numpy()).tobytes()).digest()
+    return _Look(image.shape[-1] * image.shape[-2], digest)
 
 
 def _groups(

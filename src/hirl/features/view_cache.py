@@ -197,12 +197,12 @@ def _compute(
     marker.unlink(missing_ok=True)
 
 
-def _resumed(part: Path, marker: Path) -> tuple[np.ndarray[Any, Any] | None, int, hashlib._Hash]:
+def _resumed(part: Path, marker: Path) -> tuple[np.memmap[Any, Any] | None, int, hashlib._Hash]:
     """What a killed pass has left: the file, how many images are done, and the hash of their rows."""
     digest = hashlib.sha256()
     try:
         count, expected = marker.read_text(encoding="utf-8").split()
-        rows = np.load(part, mmap_mode="r+", allow_pickle=False)
+        rows: np.memmap[Any, Any] = np.load(part, mmap_mode="r+", allow_pickle=False)
         done = int(count)
         for start in range(0, done, BATCH):
             digest.update(rows[start : min(start + BATCH, done)].tobytes())
