@@ -49,6 +49,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = pretrain(folder / "pets", method, hierarchy, out=folder / "runs" / "x", **options)
     for name in ("y", "RUN", "photos-dino-hirl-0", "photos-mocov2-hirl-0"):
         shutil.copytree(run.folder, folder / "runs" / name)
+    adapted = folder / "runs" / "photos-mocov2-hirl-0"  # as if it had started from a frozen encoder
+    shutil.copy(adapted / "encoder.safetensors", adapted / "start.safetensors")
     features = np.random.default_rng(0).normal(size=(48, 16)).astype(np.float32)
     np.save(folder / "features.npy", features)
     hierarchical_kmeans(features, levels=(12, 4, 2)).save(folder / "tree.safetensors")

@@ -25,8 +25,8 @@ def built(method: Method, seed: int) -> Any:
     return method.eval()
 
 
-def moco(seed: int) -> Any:
-    small: dict[str, Any] = {"dim": 8, "queue_length": 16, "bn_splits": 1}
+def moco(seed: int, queue_length: int = 16) -> Any:
+    small: dict[str, Any] = {"dim": 8, "queue_length": queue_length, "bn_splits": 1}
     return built(MoCoV2(backbone="resnet18", backbone_args=NARROW, **small), seed)
 
 
@@ -47,14 +47,30 @@ def test_moco_v2(tmp_path: Path) -> None:
     theirs, ours = moco(1), moco(2)
     names = (("head.layers.", "fc."), ("backbone.", ""))
     state = renamed(theirs.query, "module.encoder_q.", *names) | renamed(theirs.key, "module.encoder_k.", *names)
-    state |= {"module.queue": theirs.queue.T, "module.queue_ptr": torch.zeros(1)}
+    # Theirs is a ring: with the pointer at 6, row 6 is the oldest key, which here comes first.
+    state |= {"module.queue": theirs.queue.roll(6, 0).T, "module.queue_ptr": torch.tensor([6])}
     torch.save({"state_dict": state, "epoch": 200}, tmp_path / "moco.pth")
     load_foreign_state(ours, tmp_path / "moco.pth")
     assert_same(theirs, ours)
+    shorter = moco(2, queue_length=8)
+    load_foreign_state(shorter, tmp_path / "moco.pth")
+    torch.testing.assert_close(shorter.queue, theirs.queue[-8:])
     del state["module.encoder_k.fc.2.bias"]
     torch.save({"state_dict": state}, tmp_path / "part.pth")
     with pytest.raises(ValueError, match=r"do not fit MoCoV2: 1 missing \(key.head.layers.2.bias\)"):
         load_foreign_state(ours, tmp_path / "part.pth")
+
+
+def test_queries_alone_are_the_keys_as_well(tmp_path: Path) -> None:
+    theirs, ours = moco(1), moco(2)
+    before = ours.queue.clone()
+    state = renamed(theirs.query, "module.encoder_q.", ("head.layers.", "fc."), ("backbone.", ""))
+    torch.save({"state_dict": state}, tmp_path / "queries.pth")
+    load_foreign_state(ours, tmp_path / "queries.pth")
+    for network in (ours.query, ours.key):
+        for name, tensor in theirs.query.state_dict().items():
+            torch.testing.assert_close(network.state_dict()[name], tensor, msg=name)
+    assert torch.equal(ours.queue, before)
 
 
 def test_dino(tmp_path: Path) -> None:
@@ -73,7 +89,7 @@ def test_dino(tmp_path: Path) -> None:
         load_foreign_state(dino(3), tmp_path / "gain.pth")
     with pytest.raises(ValueError, match="checkpoints of SimSiam are not known with their heads"):
         load_foreign_state(SimSiam(), tmp_path / "dino.pth")
-    with pytest.raises(ValueError, match="has no tensors 'state_dict', which a checkpoint of MoCoV2 has"):
+    with pytest.raises(ValueError, match="has no networks with heads in 'state_dict', as a checkpoint of MoCoV2 has"):
         load_foreign_state(moco(3), tmp_path / "dino.pth")
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from hirl.cli.collection import collection_of, collection_options, page_address, target
 from hirl.cli.command import Command, check_new
+from hirl.cli.with_start import beside_start, with_start_option
 from hirl.config.parser import Parser
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def options(parser: Parser) -> None:
         help="The folder to write to, by default duplicates/ in the run's folder; or a list alone: .csv, .json or "
         ".parquet with all groups, .txt with the files to drop.",
     )
+    with_start_option(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace lists there that have other content.")
 
 
@@ -149,4 +151,6 @@ def _gallery_groups(collection: Collection, groups: list[Copies]) -> list[Any]:
     return made
 
 
-DUPLICATES = Command("duplicates", "group exact and near duplicates, and list those to drop", options, run)
+DUPLICATES = Command(
+    "duplicates", "group exact and near duplicates, and list those to drop", options, beside_start("duplicates", run)
+)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hirl.cli.command import Command
@@ -19,9 +20,25 @@ def pretrain_options(parser: Parser) -> None:
     def adapt(recipe: Mapping[str, Any], values: Namespace) -> None:
         if values.method is not None and not has_arguments and not any(name.startswith("method.") for name in recipe):
             values.method = type(values.method)  # named only: its arguments are chosen for the images
-        scale_start(recipe, values)
+        if not leave_start_open(recipe, values, parser):
+            scale_start(recipe, values)
 
     parser.adapt = adapt
+
+
+def leave_start_open(recipe: Mapping[str, Any], values: Namespace, parser: Parser) -> bool:
+    """Whether the first tree's epoch in the recipe, made for a start from nothing, was dropped: heads come along."""
+    from hirl.train.start import AUTO, open_heads
+
+    given = parser.line.options
+    if values.hierarchy is None or values.method is None or "hierarchy.start_epoch" in given:
+        return False
+    if "encoder" not in given or values.encoder in (None, AUTO):
+        return False
+    if recipe.get("hierarchy.start_epoch") is None or open_heads(values.encoder, values.method) is None:
+        return False
+    values.hierarchy = replace(values.hierarchy, start_epoch=None)
+    return True
 
 
 def scale_start(recipe: Mapping[str, Any], values: Namespace) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hirl.cli.collection import collection_of, collection_options, page_address, target
 from hirl.cli.command import Command
+from hirl.cli.with_start import beside_start, with_start_option
 from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.parser import Parser
 
@@ -28,6 +29,7 @@ def options(parser: Parser) -> None:
     )
     parser.add_argument("--count", type=PositiveInt, default=24, help="Images to find per level.")
     parser.add_argument("--out", type=Path, help="The page's folder; by default search/ in the run's folder.")
+    with_start_option(parser)
 
 
 def run(config: Namespace) -> None:
@@ -81,4 +83,9 @@ def gallery_of(collection: Collection, query: ImageSet, found: list[Neighbours])
     return Gallery(f"{collection.name} · search", Path(query.path(0)).name, groups, facts)
 
 
-SEARCH = Command("search", "find the images most like one, at any level of representation", options, run)
+SEARCH = Command(
+    "search",
+    "find the images most like one, at any level of representation",
+    options,
+    beside_start("search", run, level=None),
+)

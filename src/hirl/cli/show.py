@@ -69,6 +69,7 @@ def show_run(run: RunFolder) -> None:
         if values := course(lines, loss):
             shown = f"{loss.name:<12} {sparkline(values)} {values[0]:.4f} → {values[-1]:.4f}"
             say(shown)
+    say(escape(f"started from {run.started_from or 'nothing (random weights)'}"))
     table = Table(title="last figures", title_justify="left", show_header=False)
     for name, value in last_figures(lines).items():
         table.add_row(escape(name), format_figure(value))

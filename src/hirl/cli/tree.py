@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from hirl.cli.collection import collection_of, collection_options, page_address, target
 from hirl.cli.command import Command
+from hirl.cli.with_start import beside_start, with_start_option
 from hirl.config import PositiveInt
 from hirl.config.parser import Parser
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 def options(parser: Parser) -> None:
     collection_options(parser)
     parser.add_argument("--out", type=Path, help="The page's folder; by default tree/ in the run's folder.")
+    with_start_option(parser)
     parser.add_argument("--names", type=Path, help="Names of nodes, exported by the page as JSON.")
     parser.add_argument("--thumbnail", type=PositiveInt, default=96, help="Pixels per thumbnail, at most.")
     parser.add_argument("--text", action="store_true", help="Print the tree instead of writing a page.")
@@ -74,4 +76,9 @@ def print_tree(collection: Collection, names: dict[str, str]) -> None:
     level_table(collection.tree)
 
 
-TREE = Command("tree", "write a page to browse a tree with its images, or a figure, or print it", options, run)
+TREE = Command(
+    "tree",
+    "write a page to browse a tree with its images, or a figure, or print it",
+    options,
+    beside_start("tree", run, names=None, tree=None, levels=None),
+)

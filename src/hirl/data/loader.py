@@ -25,6 +25,7 @@ from hirl.signals import shielded
 
 _LARGEST_PIECE = 64  # images per task of a worker: limits shared memory and the wait for the first batch
 _BATCHES_AHEAD = 2
+CPU_PIXELS = 1 << 20  # of the images of an evaluated batch on a CPU: 20 of 224 pixels
 _Task = tuple[int, Ints]  # epoch, indices
 
 
@@ -234,7 +235,7 @@ class EvaluationLoader(_Batches):
         size: int,
         resize: int | None = None,
         interpolation: str = "bilinear",
-        batch_size: int = 256,
+        batch_size: int | None = None,
         workers: int | None = None,
         device: str | torch.device = "cpu",
         rank: int = 0,
@@ -246,9 +247,13 @@ class EvaluationLoader(_Batches):
     ) -> None:
         """`resize`: the shorter side before the crop; by default 256/224 of `size`, or `size` itself below 96 pixels.
 
-        `batch_size` is per rank here: the result does not depend on it.
+        `batch_size` is per rank here: the result does not depend on it. By default 256, and on a CPU fewer of large
+        images: EfficientNet-Lite0 at 224 pixels takes 1.0 GB with 16 images and 4.1 with 256, which take half as long
+        again.
         """
         _check(images, rank, world_size)
+        if batch_size is None:
+            batch_size = 256 if torch.device(device).type != "cpu" else max(1, min(256, CPU_PIXELS // size**2))
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, but must be at least 1.")
         before = resize if resize is not None else resized_side(size)

@@ -86,8 +86,7 @@ def _found(path: Path, tensors: Weights, layout: Layout) -> ForeignEncoder:
     weights = _joined(weights)
     left_out = Counter(name.split(".")[0] for name in heads)
     source = f"{path}, in the layout of {layout.project}"
-    if left_out:
-        source += f", without {', '.join(f'{name} ({count} tensors)' for name, count in sorted(left_out.items()))}"
+    without = ", ".join(f"{name} ({count} tensors)" for name, count in sorted(left_out.items()))
     labels = True if layout.labels is None and any(re.match(CLASSIFIERS, name) for name in heads) else layout.labels
     attention, form, eps = layout.attention, layout.format, None
     if path.is_dir():
@@ -95,7 +94,7 @@ def _found(path: Path, tensors: Weights, layout: Layout) -> ForeignEncoder:
         attention = {config["hidden_size"]: config["num_attention_heads"]} if "num_attention_heads" in config else {}
         eps = config.get("layer_norm_eps")
     network = infer_network(weights, attention=attention)
-    return ForeignEncoder(weights, heads, network, Provenance(source, None, labels), form, eps)
+    return ForeignEncoder(weights, heads, network, Provenance(source, None, labels, left_out=without), form, eps)
 
 
 def _renamed(name: str, layout: Layout) -> str:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hirl.encoders.backbones import make_backbone
+from hirl.encoders.weights_source import Provenance
 from hirl.files import CHECKSUM, atomic_write, verify
 
 FORMAT = "hirl encoder 1"
@@ -34,6 +35,7 @@ class EncoderMetadata:
     image_size: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    provenance: Provenance | None = None  # of a network that did not start from nothing
 
     @property
     def network(self) -> dict[str, Any]:
@@ -48,6 +50,7 @@ class EncoderMetadata:
             found.pop("checksum", None)
             if found.pop("format") != FORMAT:
                 return None
+            found["provenance"] = Provenance.read(found.get("provenance"))
             return cls(**found | {name: tuple(found[name]) for name in ("mean", "std")})
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
@@ -59,7 +62,8 @@ def save_encoder(path: Path, encoder: nn.Module, metadata: EncoderMetadata) -> N
 
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
     # One key: safetensors writes several in a random order, and the file should have the same bytes each time.
-    about = json.dumps({"checksum": CHECKSUM, "format": FORMAT} | asdict(metadata))
+    known = {name: value for name, value in asdict(metadata).items() if value is not None}
+    about = json.dumps({"checksum": CHECKSUM, "format": FORMAT} | known)
     with atomic_write(path, checksum=True) as aside:
         save_file(weights, aside, metadata={"about": about})
 

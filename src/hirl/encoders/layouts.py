@@ -89,7 +89,7 @@ LAYOUTS = (
     Layout(
         "MoCo v2",
         ("state_dict",),
-        (r"encoder_q\.", r"encoder_k\."),
+        (r"encoder_q\.",),
         r"encoder_q\.",
         (r"fc\.", r"encoder_k\.|queue"),
         format=IMAGENET,

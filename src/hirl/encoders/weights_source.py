@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 Interpolation = Literal["bilinear", "bicubic"]
 SMALLEST = 96  # pixels; networks made for photographs see little in images that are smaller
@@ -14,18 +14,36 @@ class Provenance:
     """Where weights come from. Printed when an encoder is opened, kept in files, and shown on pages.
 
     labels: whether labels were used in training; None if that is not known
+    left_out: tensors of the source that are not used, such as heads
+    since: how the weights were trained since, without labels, if they are no longer those of the source
     """
 
     source: str
     licence: str | None = None
     labels: bool | None = None
     random: bool = False
+    left_out: str = ""
+    since: str = ""
 
     def __str__(self) -> str:
+        since = f"; since then {self.since}" if self.since else ""
         if self.random:
-            return self.source
+            return f"{self.source}{since}"
         trained = {None: "", True: ", trained with labels", False: ", trained without labels"}[self.labels]
-        return f"{self.source}, licence {self.licence or 'not stated'}{trained}"
+        left_out = f", without {self.left_out}" if self.left_out else ""
+        return f"{self.source}{left_out}, licence {self.licence or 'not stated'}{trained}{since}"
+
+    def trained_on(self, how: str) -> Provenance:
+        """The provenance of weights that were trained further."""
+        return replace(self, left_out="", since=f"{self.since}, {how}" if self.since else how)
+
+    @classmethod
+    def read(cls, found: Any) -> Provenance | None:
+        """From the plain data in a file; None if there is none, or it is damaged."""
+        try:
+            return cls(**found)
+        except TypeError:
+            return None
 
 
 RANDOM = Provenance("random weights", random=True)

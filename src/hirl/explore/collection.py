@@ -79,6 +79,13 @@ class Collection:
         return None if self.encoder is None else self.encoder.run
 
     @property
+    def origin(self) -> str:
+        """Of a run, where its encoder's weights come from; "" if the tree's note says so, or nobody knows."""
+        if self.encoder is None or self.encoder.run is None:
+            return ""
+        return f"Encoder: {self.encoder.provenance or 'trained from random weights, without labels'}"
+
+    @property
     def paths(self) -> list[str]:
         """The file of every image, or its place in a set that has no files."""
         return [self.images.path(index) for index in range(len(self))]
@@ -282,7 +289,8 @@ def _origin(source: _Source, tree: PrototypeTree) -> str:
     """What a tree that is not a run's own was built over."""
     sizes = ", ".join(map(str, tree.levels))
     if source.encoder is not None and source.encoder.run is None:
-        by = f"{source.encoder.name} ({source.encoder.provenance})"
+        known = source.encoder.provenance
+        by = source.encoder.name if known is None else f"{source.encoder.name} ({known})"
         return f"a tree of {sizes} nodes over features of {by}; nothing was trained on {source.path}"
     return f"{source.path} has no tree: this one, of {sizes} nodes, was built over its features"
 

@@ -53,12 +53,13 @@ def page_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_page(folder: Path, kind: str, title: str, data: dict[str, Any]) -> None:
-    """Writes index.html from the templates of a kind: tree, scatter or gallery."""
+    """Writes index.html from the templates of a kind: tree, map, gallery, curves or sides."""
     style = _template("base.css") + _template(f"{kind}.css")
     script = "'use strict';\n(() => {\n" + _template("base.js") + _template(f"{kind}.js") + "\n})();\n"
     parts = {
         "GENERATOR": GENERATOR,
         "TITLE": html.escape(one_line(title)),
+        "FRAMES": " frame-src 'self' file:;" if kind == "sides" else "",
         "STYLE_HASH": _hash(style),
         "SCRIPT_HASH": _hash(script),
         "STYLE": style,

@@ -47,8 +47,15 @@ def kind_of(subject: Any) -> Kind:
 
 
 def work_folder(images: Any, encoder: Any = None) -> Path:
-    """Where the features of images are kept and pages about them are written: runs/IMAGES-ENCODER."""
+    """Where the features of images are kept and pages about them are written: runs/IMAGES-ENCODER.
+
+    By the encoder that a run started from, it is a folder in that of the run: start-IMAGES.
+    """
     name = os.fspath(images) if isinstance(images, str | os.PathLike) else "images"
+    if isinstance(encoder, str | os.PathLike):
+        run = RunFolder(Path(encoder).expanduser().parent)
+        if run.exists and run.start_file == Path(encoder).expanduser():
+            return run.folder / f"start-{folder_name(name)}"
     by = os.fspath(encoder) if isinstance(encoder, str | os.PathLike) else DEFAULT_ENCODER
     return Path("runs") / f"{folder_name(name)}-{folder_name(by)}"
 

@@ -58,6 +58,7 @@ def tree_data(collection: Collection, typical: Tensor, margins: Tensor, order: T
         "title": collection.name,
         "source": collection.data,
         "note": collection.tree_note,
+        "origin": collection.origin,
         "tree": collection.tree_id,
         "levels": list(tree.levels),
         "parents": [packed(parents, "i4") for parents in tree.parents],

@@ -9,7 +9,6 @@ import yaml
 
 from hirl.data.sources.escape import one_line
 from hirl.encoders.adapter import AdaptedNetwork
-from hirl.encoders.embedded import DEFAULT_ENCODER, PROVENANCE
 from hirl.export.network import Export
 from hirl.features.open_encoder import Encoder
 from hirl.runs.folder import RunFolder, versions
@@ -121,9 +120,9 @@ def _start(encoder: Encoder) -> str:
     if encoder.run is None:
         known = "" if encoder.provenance is None else f"{encoder.provenance}. "
         return f"{known}Exported with {_versions(versions())}."
-    begun = encoder.run.config["encoder"]
+    begun, origin = encoder.run.config["encoder"], encoder.run.started_from
     first = "Trained from random weights" if begun is None else f"Trained from `{one_line(str(begun))}`"
-    first += f" ({PROVENANCE})" if begun == DEFAULT_ENCODER else ""
+    first += "" if origin is None else f" ({one_line(str(origin))})"
     starts: list[dict[str, Any]] = encoder.run.starts()
     libraries = starts[-1].get("versions") if starts else None
     return f"{first}, with {_versions(libraries)}." if isinstance(libraries, dict) else f"{first}."

@@ -53,7 +53,7 @@ class Encoder:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     trained: Trained | None = None
-    provenance: Provenance | None = None  # where the weights come from, if they are not a run's or a module's
+    provenance: Provenance | None = None  # where the weights come from; None for a module and what began from nothing
     format: ImageFormat | None = None  # of the images, as the source of the weights prepares them
 
     def size_for(self, side: int) -> int:
@@ -223,6 +223,7 @@ def _self_described(name: str, file: Path, weights: Weights, metadata: EncoderMe
         image_size=metadata.image_size,
         mean=metadata.mean,
         std=metadata.std,
+        provenance=metadata.provenance,
         **more,
     )
 

@@ -6,11 +6,12 @@ With it a run begins where theirs ended, as the stage one of HIRL: `load_foreign
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hirl.encoders.checkpoints import unwrapped
 from hirl.encoders.encoder_file import Weights, fit_weights, load_content
@@ -22,24 +23,34 @@ _MOCO_V2 = (
     (r"encoder_q\.", "query.backbone."),
     (r"encoder_k\.fc\.", "key.head.layers."),
     (r"encoder_k\.", "key.backbone."),
-    (r"queue_ptr", NOWHERE),  # here the oldest keys come first
 )
 _DINO = (
     (r"head\.last_layer\.weight_g", NOWHERE),  # checked to be 1: rows of unit length
     (r"head\.last_layer\.weight_v", "{network}.head.last_layer.weight"),
     (r"(backbone|head)\.", r"{network}.\1."),
 )
-# By method: the dictionaries in the file, and from the names there to the names here.
-STATES: dict[str, dict[str, tuple[tuple[str, str], ...]]] = {
-    "MoCoV2": {"state_dict": _MOCO_V2},
-    "DINO": {
-        **{
-            network: tuple((pattern, to.replace("{network}", network)) for pattern, to in _DINO)
-            for network in ("student", "teacher")
-        },
-        "dino_loss": ((r"center", "centre"),),
-    },
-}
+
+
+@dataclass(frozen=True)
+class ForeignState:
+    """All tensors of a checkpoint, by their names in the method here."""
+
+    kind: str  # of method
+    file: Path
+    weights: Weights
+    arguments: dict[str, Any]  # of the method: what the shapes of its heads tell, and what suits a trained one
+    parts: str  # what the file has, in words
+
+    def load_into(self, method: Method) -> None:
+        """Load all of it into a method that has been built, or raise a ValueError with the list of what does not fit.
+
+        A queue may be shorter here: it gets the newest keys. Without one in the file it stays random.
+        """
+        weights, own = dict(self.weights), method.state_dict()
+        if "queue" in own:
+            count = len(own["queue"])
+            weights["queue"] = weights["queue"][-count:] if "queue" in weights else own["queue"]
+        fit_weights(method, weights, source=str(self.file), name=self.kind)
 
 
 def load_foreign_state(method: Method, file: Path) -> None:
@@ -47,20 +58,31 @@ def load_foreign_state(method: Method, file: Path) -> None:
     kind = type(method).__name__
     if kind not in STATES:
         raise ValueError(f"checkpoints of {kind} are not known with their heads: choose one of {', '.join(STATES)}")
+    state = find_foreign_state(type(method), file)
+    if state is None:
+        dictionaries = " and ".join(map(repr, STATES[kind].renames))
+        raise ValueError(f"{str(file)!r} has no networks with heads in {dictionaries}, as a checkpoint of {kind} has")
+    state.load_into(method)
+
+
+def find_foreign_state(kind: type[Method], file: Path) -> ForeignState | None:
+    """The state in a checkpoint of the method's authors; None for any other file, also one without heads."""
+    known = STATES.get(kind.__name__)
+    if known is None:
+        return None
     content = load_content(file)
-    own = method.state_dict()
     found: Weights = {}
-    for within, renames in STATES[kind].items():
-        tensors = unwrapped(content.get(within))
-        if tensors is None:
-            raise ValueError(f"{str(file)!r} has no tensors {within!r}, which a checkpoint of {kind} has")
-        for name, tensor in tensors.items():
+    for within, renames in known.renames.items():
+        for name, tensor in (unwrapped(content.get(within)) or {}).items():
             place = _place(name, renames)
             if place != NOWHERE:
-                found[place] = _shaped(tensor, own.get(place))
-            elif name.endswith("weight_g") and not torch.allclose(tensor, torch.ones_like(tensor)):
+                found[place] = tensor
+            elif not torch.allclose(tensor, torch.ones_like(tensor)):
                 raise ValueError(f"{name} of {str(file)!r} is not 1: prototypes have unit length here")
-    fit_weights(method, found, source=str(file), name=kind)
+    if not known.signs <= found.keys():
+        return None
+    parts = known.complete(found)
+    return ForeignState(kind.__name__, file, found, known.arguments(found), parts)
 
 
 def _place(name: str, renames: tuple[tuple[str, str], ...]) -> str:
@@ -70,11 +92,71 @@ def _place(name: str, renames: tuple[tuple[str, str], ...]) -> str:
     return name
 
 
-def _shaped(tensor: Tensor, own: Any) -> Tensor:
-    """Without the first dimension of a centre (1, K), and with a queue (D, K) as (K, D)."""
-    if isinstance(own, Tensor) and tensor.shape != own.shape:
-        if tensor.shape == (1, *own.shape):
-            return tensor[0]
-        if tensor.ndim == 2 and tensor.T.shape == own.shape:
-            return tensor.T.contiguous()
-    return tensor
+def _complete_moco_v2(found: Weights) -> str:
+    """Turn the queue (D, K) into (K, D) with its oldest key first; without a key network it is that of the queries."""
+    pointer = found.pop("queue_ptr", torch.zeros(1))
+    queue = "no queue, which starts with random keys"
+    if "queue" in found:
+        found["queue"] = found["queue"].T.roll(-int(pointer), 0).contiguous()
+        queue = f"a queue of {len(found['queue']):,} keys"
+    if any(name.startswith("key.") for name in found):
+        return f"query and key network with their heads, {queue}"
+    own = {name: tensor for name, tensor in found.items() if name.startswith("query.")}
+    found |= {f"key.{name.removeprefix('query.')}": tensor for name, tensor in own.items()}
+    return f"query network with its head, which the key network starts from as well, {queue}"
+
+
+def _moco_v2_arguments(found: Weights) -> dict[str, Any]:
+    dims = {"dim": len(found["query.head.layers.2.weight"]), "hidden": len(found["query.head.layers.0.weight"])}
+    return dims | {"temperature": 0.2} | ({"queue_length": len(found["queue"])} if "queue" in found else {})
+
+
+def _complete_dino(found: Weights) -> str:
+    found["centre"] = found["centre"].flatten()  # there (1, K)
+    return "student and teacher with their heads, centre"
+
+
+def _dino_arguments(found: Weights) -> dict[str, Any]:
+    prototypes, dim = found["teacher.head.last_layer.weight"].shape
+    hidden = len(found["teacher.head.mlp.0.weight"])
+    norms = "teacher.head.mlp.1.running_mean" in found
+    over = {"frozen_epochs": 0.0, "teacher_temperature_start": 0.07}  # what the first epochs need
+    return {"dim": dim, "hidden": hidden, "prototypes": prototypes, "head_batch_norm": norms} | over
+
+
+@dataclass(frozen=True)
+class _Known:
+    """How the authors of a method lay out its checkpoints.
+
+    renames: by dictionary in the file, from the names there to the names here
+    signs: tensors, by their names here, without which a file is another one
+    complete: brings the tensors into the shapes here, and says what they are
+    arguments: of a method that goes on from there
+    """
+
+    renames: dict[str, tuple[tuple[str, str], ...]]
+    signs: frozenset[str]
+    complete: Callable[[Weights], str]
+    arguments: Callable[[Weights], dict[str, Any]]
+
+
+STATES = {
+    "MoCoV2": _Known(
+        {"state_dict": _MOCO_V2},
+        frozenset({"query.head.layers.0.weight", "query.head.layers.2.weight"}),
+        _complete_moco_v2,
+        _moco_v2_arguments,
+    ),
+    "DINO": _Known(
+        {
+            **{
+                network: tuple((pattern, to.replace("{network}", network)) for pattern, to in _DINO)
+                for network in ("student", "teacher")
+            },
+            "dino_loss": ((r"center", "centre"),),
+        },
+        frozenset({"teacher.head.mlp.0.weight", "teacher.head.last_layer.weight", "centre"}),
+        _complete_dino,
+        _dino_arguments,
+    ),
+}

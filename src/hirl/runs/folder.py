@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import IO, Any
 import yaml
 
 from hirl.config import FORMAT_KEY
+from hirl.encoders.weights_source import Provenance
 from hirl.files import CHECKSUM, Damaged, atomic_write, full_disk_named, verify
 from hirl.runs.metrics import SECONDS_KMEANS
 from hirl.runs.reports import read_reports, report_line
@@ -181,6 +183,28 @@ class RunFolder:
         """
         *earlier, start = self.starts() or [{}]
         self._write_starts([*earlier, start | {"resolved": resolved}])
+
+    def add_start(self, provenance: Provenance) -> None:
+        """Add to the entry of this start where the weights come from that the run starts with."""
+        *earlier, start = self.starts() or [{}]
+        self._write_starts([*earlier, start | {"started_from": asdict(provenance)}])
+
+    @property
+    def started_from(self) -> Provenance | None:
+        """Where the weights come from that the run started with; None if it started from nothing."""
+        found = [Provenance.read(start.get("started_from")) for start in self.starts()]
+        return next((one for one in reversed(found) if one is not None), None)
+
+    @property
+    def provenance(self) -> Provenance | None:
+        """Where the run's own weights come from; None if it started from nothing."""
+        origin = self.started_from
+        if origin is None:
+            return None
+        config = self.config
+        method = config["method"]["class_path"].rsplit(".", 1)[-1]
+        arm = "" if config["hierarchy"] is None else " and HIRL"
+        return origin.trained_on(f"trained on {Path(config['data']).name} by {method}{arm}, without labels")
 
     @property
     def resolved(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def find_encoder(run: RunFolder, *, method: str | type[Method] | None = None) ->
     built, plan = trained.method, trained.method.plan
     config = run.config
     own = default_normalisation(config["channels"])
-    metadata = _metadata(built, Normalisation(tuple(config["mean"] or own.mean), tuple(config["std"] or own.std)))
+    metadata = _metadata(run, built, Normalisation(tuple(config["mean"] or own.mean), tuple(config["std"] or own.std)))
     weights = {name: tensor.detach() for name, tensor in built.encoder.state_dict().items()}
     state = None
     if trained.step < plan.steps:
@@ -74,12 +74,17 @@ def find_encoder(run: RunFolder, *, method: str | type[Method] | None = None) ->
 
 def write_encoder(run: RunFolder, method: Method, normalisation: Normalisation) -> None:
     """Write encoder.safetensors, of a method that has been trained on images of this normalisation."""
-    save_encoder(run.encoder_file, method.encoder, _metadata(method, normalisation))
+    save_encoder(run.encoder_file, method.encoder, _metadata(run, method, normalisation))
 
 
-def _metadata(method: Method, normalisation: Normalisation) -> EncoderMetadata:
+def _metadata(run: RunFolder, method: Method, normalisation: Normalisation) -> EncoderMetadata:
     return EncoderMetadata(
-        method.backbone, method.encoder_args, method.plan.image_size, normalisation.mean, normalisation.std
+        method.backbone,
+        method.encoder_args,
+        method.plan.image_size,
+        normalisation.mean,
+        normalisation.std,
+        run.provenance,
     )
 
 

@@ -13,6 +13,7 @@ from hirl.config import find_class, read_options
 from hirl.encoders.backbones import has_tokens
 from hirl.features.open_encoder import Encoder
 from hirl.methods import Method, MoCoV2
+from hirl.methods.foreign_state import ForeignState
 from hirl.methods.parts.set_size import LARGE_SET, power_of_two, queue_length
 from hirl.recipes import recipe_names
 from hirl.train.machine import GB, Machine
@@ -31,6 +32,9 @@ PATCHES = 16  # per side of an image, for small transformers
 # Epochs: 100 for 1,500 images. The total number of images processed grows more slowly than their number.
 EPOCHS, EPOCHS_AT, EPOCHS_POWER = 100, 1_500, 0.6
 LEAST_EPOCHS, MOST_EPOCHS = 10.0, 200.0
+# Of a method that goes on from its authors' checkpoint.
+CONTINUED_EPOCHS = 30
+GENTLE = 0.1  # of the published learning rate: the full one would first undo what was learnt
 
 # On a GPU.
 GPU_BYTES = {"resnet18": 30e6, "resnet50": 110e6}  # memory per view at 224 px; others are taken for a ResNet-50
@@ -137,6 +141,38 @@ def choose_adaptation(
         reasons["method"] = "the fastest of the six methods here"
     weight = float(options["hierarchy"]["weight"])
     return Choices(kind(**arguments), image_size, batch_size, epochs or int(options["epochs"]), weight, reasons)
+
+
+def choose_continuation(
+    kind: type[Method],
+    N: int,
+    side: int,
+    start: Encoder,
+    heads: ForeignState,
+    machine: Machine,
+    *,
+    image_size: int | None = None,
+    batch_size: int | None = None,
+    epochs: int | None = None,
+) -> Choices:
+    """Choose what is None for a method that goes on from its authors' checkpoint, all of it. A given value stays."""
+    backbone = start.about["backbone"]
+    reasons = {"backbone": "with the heads of the file; all of it trains"}
+    if epochs is None:
+        epochs, reasons["epochs"] = CONTINUED_EPOCHS, "the networks are trained already"
+    if image_size is None:
+        image_size, reasons["image_size"] = start.size_for(side), "what the encoder is made for"
+    if batch_size is None:
+        per_view = GPU_BYTES.get(backbone, GPU_BYTES["resnet50"]) * (image_size / 224) ** 2
+        batch_size, reasons["batch_size"] = _batch(N, machine, per_view * kind.facts.gradient_views)
+    usual = kind.for_images(N, batch_size)
+    arguments = usual.arguments | heads.arguments | {"warmup_epochs": 1.0, "lr": usual.lr * GENTLE}
+    arguments |= {"backbone": backbone, "backbone_args": start.about["backbone_args"]}
+    if "queue_length" in arguments:
+        arguments["queue_length"] = queue_length(N, batch_size, most=int(arguments["queue_length"]))
+    reasons |= {"method": f"goes on from its authors' checkpoint, at {GENTLE:g} of their learning rate"}
+    reasons |= {"weight": "of HIRL's loss, as in the paper"}
+    return Choices(kind(**arguments), image_size, batch_size, epochs, 1.0, reasons)
 
 
 def minutes(kind: type[Method], N: int, image_size: int, epochs: int, cores: int) -> float:

@@ -27,7 +27,15 @@ from hirl.train.loop import Loop, NotFinite
 from hirl.train.memory import memory_advice
 from hirl.train.messages import announce, failure_message, plan_summary, resolved_settings
 from hirl.train.settings import Settings, default_neighbours, resolve
-from hirl.train.start import compare_start, find_start, open_start, write_start
+from hirl.train.start import (
+    compare_start,
+    find_start,
+    heads_summary,
+    open_heads,
+    open_start,
+    start_provenance,
+    write_start,
+)
 
 
 def pretrain(
@@ -92,7 +100,8 @@ def pretrain(
         encoder: The encoder to start from: a run folder, an encoder file or a name; null for random weights. A method
             with its own arguments trains all of it, and the weights must match its backbone. Without such arguments,
             the encoder stays frozen, and an adapter on its features is trained. "auto" is the embedded encoder for
-            colour images if the arguments are chosen of a method with a recipe in adapt/, else null.
+            colour images if the arguments are chosen of a method with a recipe in adapt/, else null. From a
+            checkpoint of the named method's own authors (MoCoV2, DINO) its heads come along, and all of it trains.
         cached_views: With a frozen encoder, the views of each image whose features are computed once; epochs draw from
             them.
         neighbours: With a frozen encoder, the share of images that are paired with a view of one of their nearest
@@ -118,6 +127,8 @@ def pretrain(
     # The encoder to start from, and the settings, resolved once; config.yaml keeps them
     encoder = find_start(encoder, wanted, channels, run)
     start = None if encoder is None else open_start(encoder, wanted, channels)
+    # A method that is only the default adapts the encoder of any file: heads are for whoever names the method.
+    heads = None if encoder is None or method is None else open_heads(encoder, wanted)
     if start is not None:
         mean, std = mean or start.mean, std or start.std
     chosen, resolved, summary = resolve(
@@ -126,6 +137,7 @@ def pretrain(
         wanted,
         hierarchy,
         start,
+        heads,
         epochs=epochs,
         batch_size=batch_size,
         image_size=image_size,
@@ -162,9 +174,12 @@ def pretrain(
         if summary:
             announce(fabric, run, summary)
         if start is not None:
-            announce(
-                fabric, run, f"starts from {start.name}: {start.provenance or 'weights of a run or a file of hirl'}"
-            )
+            origin = start_provenance(start, heads)
+            announce(fabric, run, f"starts from {start.name}: {origin}")
+            if heads is not None:
+                announce(fabric, run, heads_summary(heads, settings))
+            if fabric.is_global_zero:
+                run.add_start(origin)
             if chosen.method.is_adapted and fabric.is_global_zero:
                 write_start(run, start, chosen.image_size)
         parts = setup.build(
@@ -172,6 +187,7 @@ def pretrain(
             settings,
             images,
             start=start,
+            heads=heads,
             workers=workers,
             strict=strict,
             skipped=skipped,

@@ -17,9 +17,10 @@ from hirl.features.open_encoder import Encoder
 from hirl.hierarchy.levels import Levels, levels_by_number
 from hirl.hierarchy.settings import EQ_4_WEIGHT, Hierarchy, ResolvedHierarchy
 from hirl.methods.base import Method
+from hirl.methods.foreign_state import ForeignState
 from hirl.processes import Precision
 from hirl.run import Run
-from hirl.train.defaults import LARGER, Choices, choose, choose_adaptation
+from hirl.train.defaults import LARGER, Choices, choose, choose_adaptation, choose_continuation
 from hirl.train.machine import read_machine
 
 MEASURED = 16  # images whose size is looked at
@@ -55,6 +56,7 @@ def resolve(
     method: Method | type[Method],
     hierarchy: Hierarchy | None,
     start: Encoder | None,
+    heads: ForeignState | None,
     *,
     epochs: int | None,
     batch_size: int | None,
@@ -64,7 +66,8 @@ def resolve(
 ) -> tuple[Choices, ResolvedHierarchy | None, str]:
     """Fill in what is not given; also return what to print about it, "" if nothing was chosen.
 
-    `method` is a class if its arguments, too, are to be chosen: for `start`, which then stays frozen, or from nothing.
+    `method` is a class if its arguments, too, are to be chosen: for `start`, which then stays frozen, for `heads`, with
+    which it goes on, or from nothing.
     """
     N = len(images)
     if isinstance(method, Method):
@@ -73,7 +76,8 @@ def resolve(
             image_size = start.size_for(typical_side(images, skipped))
         image_size = images.default_size if image_size is None else image_size
         batch_size = min(BATCH_SIZE, N) if batch_size is None else batch_size
-        resolved = None if hierarchy is None else hierarchy.resolve(N, epochs, **hierarchy_defaults(method))
+        own = hierarchy_defaults(method) | ({} if heads is None else {"start_share": 0.0})
+        resolved = None if hierarchy is None else hierarchy.resolve(N, epochs, **own)
         return Choices(method, image_size, batch_size, epochs, EQ_4_WEIGHT), resolved, ""
     earlier = earlier_settings(run, method)
     given = {"epochs": epochs, "batch_size": batch_size, "image_size": image_size}
@@ -93,7 +97,10 @@ def resolve(
             found = choose(method, N, side, machine, **given)
             about += f" and {machine}:"
         else:
-            found = choose_adaptation(method, N, side, start, **given)
+            if heads is None:
+                found = choose_adaptation(method, N, side, start, **given)
+            else:
+                found = choose_continuation(method, N, side, start, heads, read_machine(accelerator), **given)
             about += f", starting from {start.name}:"
     resolved = None
     if hierarchy is not None:

@@ -23,6 +23,7 @@ from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan
+from hirl.methods.foreign_state import ForeignState
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
@@ -220,12 +221,16 @@ def build(
     images: ImageSet,
     *,
     start: Encoder | None,
+    heads: ForeignState | None,
     workers: int | None,
     strict: bool,
     skipped: Skipped,
     compile_networks: bool,
 ) -> Parts:
-    """Build the loaders, the method's networks, with random weights or those of `start`, and the heads."""
+    """Build the loaders, the method's networks, with random weights or those of `start`, and the heads of HIRL.
+
+    `heads`: all of the method's networks, in place of `start` alone.
+    """
     method, size = settings.method, settings.image_size
     ours: dict[str, Any] = {"rank": fabric.global_rank, "world_size": fabric.world_size, "device": fabric.device}
     reading: dict[str, Any] = {"workers": workers, "strict": strict, "skipped": skipped}
@@ -247,7 +252,9 @@ def build(
     plan = Plan(settings.epochs, steps, settings.batch_size, size, settings.channels)
     torch.manual_seed(mix_seed(settings.seed, Stream.NETWORKS))
     method.build(plan)
-    if start is not None:
+    if heads is not None:
+        heads.load_into(method)
+    elif start is not None:
         load_start(method, start)
     if compile_networks:
         for network in method.children():

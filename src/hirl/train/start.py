@@ -1,11 +1,13 @@
 """The encoder that a run starts from, if it does not start from nothing.
 
-A method whose backbone has an adapter keeps it frozen; any other method goes on training all of it.
+A method whose backbone has an adapter keeps it frozen; any other method goes on training all of it. From a checkpoint
+of the method's own authors its heads come along.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,12 @@ from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import width
 from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.encoders.encoder_file import EncoderMetadata, fit_weights, load_metadata, save_encoder
+from hirl.encoders.weights_source import Provenance
 from hirl.features.open_encoder import Encoder, open_encoder, run_of_checkpoint
 from hirl.features.view_cache import CachedViews, cached_views, fitting_views
 from hirl.files import CHECKSUM, atomic_write
 from hirl.methods.base import Method
+from hirl.methods.foreign_state import ForeignState, find_foreign_state
 from hirl.methods.parts.augmentations import blur_unless_small
 from hirl.run import Run
 from hirl.terminal.progress import Progress, no_progress, progress_bars
@@ -50,6 +54,19 @@ def open_start(source: str, method: Method | type[Method], channels: int) -> Enc
     return open_encoder(source)
 
 
+def open_heads(source: str, method: Method | type[Method]) -> ForeignState | None:
+    """All networks of the method in a checkpoint of its authors; None for anything else, and if an adapter is trained.
+
+    Without heads, a method still starts from the encoder of the file.
+    """
+    path = Path(source).expanduser()
+    if not path.is_file() or run_of_checkpoint(path) is not None or load_metadata(path) is not None:
+        return None
+    if isinstance(method, Method):
+        return None if method.is_adapted else find_foreign_state(type(method), path)
+    return find_foreign_state(method, path)
+
+
 def frozen_arguments(method: Method) -> dict[str, object]:
     """The arguments of the method's backbone without an adapter."""
     return {name: value for name, value in (method.backbone_args or {}).items() if name != "adapter"}
@@ -61,6 +78,22 @@ def load_start(method: Method, start: Encoder) -> None:
     for encoder in method.encoder_copies:
         network = encoder.frozen if isinstance(encoder, AdaptedNetwork) else encoder
         fit_weights(network, weights, source=start.name, name=method.backbone)
+
+
+def start_provenance(start: Encoder, heads: ForeignState | None = None) -> Provenance:
+    """Where the start's weights come from. Those that hirl trained from nothing have seen no labels."""
+    found = start.provenance or Provenance(f"{start.name}, trained by hirl", labels=False)
+    return found if heads is None else replace(found, left_out="")
+
+
+def heads_summary(heads: ForeignState, settings: Settings) -> str:
+    """What else comes from the file that the encoder comes from, and what follows from it."""
+    kept = getattr(settings.method, "queue_length", None)
+    shorter = kept is not None and "queue" in heads.weights and kept < len(heads.weights["queue"])
+    text = f"heads come along: {heads.parts}{f', of which the newest {kept:,} are kept' if shorter else ''}"
+    if settings.hierarchy is None or settings.hierarchy.start_epoch:
+        return text
+    return f"{text}; z0 is trained already, so the first tree is built before the first epoch"
 
 
 def start_features(fabric: Fabric, settings: Settings, images: ImageSet, start: Encoder, **reading: Any) -> CachedViews:
@@ -90,7 +123,8 @@ def write_start(run: Run, start: Encoder, image_size: int) -> None:
     if not run.start_file.is_file():
         own = default_normalisation(3)
         about = start.about["backbone"], start.about["backbone_args"]
-        metadata = EncoderMetadata(*about, image_size, start.mean or own.mean, start.std or own.std)
+        normal = start.mean or own.mean, start.std or own.std
+        metadata = EncoderMetadata(*about, image_size, *normal, provenance=start_provenance(start))
         save_encoder(run.start_file, start.network, metadata)
 
 

@@ -60,9 +60,11 @@ function chart(one, place) {
 
 const readers = [];
 byId('title').append(named(data.title));
-byId('main').append(el('h1', {}, named(data.title)), el('p', { class: 'state' }, plain(data.state)));
+byId('main').append(el('h1', {}, named(data.title)), el('p', { class: 'state' }, plain(data.state)), el('p', { class: 'state' }, plain(data.start)));
 if (data.warnings.length) byId('main').append(el('ul', { class: 'warnings', 'aria-label': 'Warnings' }, data.warnings.map(one => el('li', {}, plain(one.text), el('span', { class: 'muted small' }, one.count > 1 ? ` (${one.count} times, last ${plain(one.when)})` : ` (${plain(one.when)})`)))));
 byId('main').append(data.charts.length ? el('div', { class: 'charts' }, data.charts.map(chart)) : el('p', { class: 'state' }, 'The run has not reported anything yet.'));
+const sides = Object.entries(data.adaptation);
+if (sides.length) byId('main').append(el('h2', { class: 'part' }, 'The start and the adapted encoder'), el('table', { id: 'adaptation' }, el('thead', {}, el('tr', {}, ['on training images; larger is better', 'start', 'adapted'].map(name => el('th', {}, name)))), el('tbody', {}, sides.map(([figure, both]) => el('tr', {}, el('td', {}, plain(figure)), both.map(value => el('td', { class: 'number' }, plain(value))))))));
 const results = Object.entries(data.results);
 if (results.length) byId('main').append(el('h2', { class: 'part' }, 'Results'), el('table', {}, el('tbody', {}, results.flatMap(([name, figures]) => Object.entries(figures).map(([figure, value], at) => el('tr', {}, el('th', {}, at ? '' : named(name)), el('td', {}, named(figure)), el('td', { class: 'number' }, plain(value))))))));
 byId('main').append(el('h2', { class: 'part' }, 'Configuration'), el('pre', {}, data.config));

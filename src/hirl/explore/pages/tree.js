@@ -184,7 +184,7 @@ function showNode(level, node) {
 }
 function notes() {
   const found = [];
-  if (data.note) found.push(plain(data.note));
+  for (const text of [data.note, data.origin]) if (text) found.push(plain(text));
   if (data.unreadable.length) found.push(el('details', {}, el('summary', {}, `${count(data.unreadable.length, 'image')} could not be read and ${data.unreadable.length === 1 ? 'is' : 'are'} left out`), el('ul', {}, data.unreadable.slice(0, 200).map(path => el('li', {}, named(path))))));
   return found;
 }
