@@ -264,9 +264,9 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path, monkeypatch: pyte
     torch.save({"text": ["no", "tensors"]}, "text.pth")
     torch.save({"gate.weight": torch.zeros(2, 2)}, "unknown.pth")
     for file, sentence in {
-        "truncated.pth": "is not a file of plain weights: it holds more than tensors, or is damaged",
-        "object.pth": "is not a file of plain weights: it holds more than tensors, or is damaged",
-        "pickle.pth": "is not a file of plain weights: it holds more than tensors, or is damaged",
+        "truncated.pth": "is not a file of plain weights: torch did not save it, or it is truncated or damaged",
+        "object.pth": "is not a file of plain weights: it holds objects besides tensors, and opening them would run",
+        "pickle.pth": "is not a file of plain weights: it holds objects besides tensors, and opening them would run",
         "missing.pth": r"do not fit resnet18: .*1 missing \(layer2.0.conv1.weight\)",
         "more.pth": r"like a checkpoint of MoCo v2, but 1 of its tensors belong neither .* \(surprise.weight\)",
         "inside.pth": r"do not fit resnet18: 1 unknown \(layer9.weight\)",

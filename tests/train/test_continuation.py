@@ -95,12 +95,16 @@ def test_moco_v2_by_its_name_alone(
 
 
 def test_a_recipe_starts_its_tree_with_the_heads(
-    moco_file: Path, tmp_path: Path, before_first_step: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    moco_file: Path,
+    picture_files: Path,
+    tmp_path: Path,
+    before_first_step: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     small = ["--method.backbone_args={layers: [1, 1, 1, 1]}", "--method.backbone=resnet18", "--method.hidden=24"]
     small += ["--method.dim=8", "--method.queue_length=128", "--method.bn_splits=2", "--hierarchy.levels", "12", "4"]
-    small += ["--epochs=4", "--batch_size=16", "--image_size=32", "--accelerator=cpu", "--workers=0", "--knn_every=0"]
-    command = ["pretrain", "shapes", "--config", "imagenet/moco_v2", "--encoder", str(moco_file), *small]
+    small += ["--epochs=4", "--batch_size=16", "--image_size=16", "--accelerator=cpu", "--workers=0", "--knn_every=0"]
+    command = ["pretrain", str(picture_files), "--config", "imagenet/moco_v2", "--encoder", str(moco_file), *small]
     with pytest.raises(Stopped):
         main([*command, "--out", str(tmp_path / "run")])
     assert before_first_step["tree"] is not None

@@ -12,7 +12,9 @@ import warnings
 from argparse import Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor, nn
@@ -104,12 +106,19 @@ def load_content(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # torch fails in many ways on a damaged file
-        raise ValueError(
-            f"{str(path)!r} is not a file of plain weights: it holds more than tensors, or is damaged"
-        ) from error
+        raise ValueError(f"{str(path)!r} is not a file of plain weights: {_reason(path, error)}") from error
     if not isinstance(state, dict):
         raise ValueError(f"{str(path)!r} holds a {type(state).__name__}, but must hold a state dict of named tensors")
     return state
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """Why torch did not open a file, which its own messages tell in many lines or wrongly."""
+    with path.open("rb") as file:
+        is_pickle = file.read(1) == b"\x80"
+    if isinstance(error, UnpicklingError) and (is_pickle or is_zipfile(path)):
+        return "it holds objects besides tensors, and opening them would run code; save its weights alone"
+    return "torch did not save it, or it is truncated or damaged"
 
 
 def load_metadata(path: Path) -> EncoderMetadata | None:

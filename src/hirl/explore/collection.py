@@ -79,13 +79,6 @@ class Collection:
         return None if self.encoder is None else self.encoder.run
 
     @property
-    def origin(self) -> str:
-        """Of a run, where its encoder's weights come from; "" if the tree's note says so, or nobody knows."""
-        if self.encoder is None or self.encoder.run is None:
-            return ""
-        return f"Encoder: {self.encoder.provenance or 'trained from random weights, without labels'}"
-
-    @property
     def paths(self) -> list[str]:
         """The file of every image, or its place in a set that has no files."""
         return [self.images.path(index) for index in range(len(self))]

@@ -58,7 +58,7 @@ def tree_data(collection: Collection, typical: Tensor, margins: Tensor, order: T
         "title": collection.name,
         "source": collection.data,
         "note": collection.tree_note,
-        "origin": collection.origin,
+        "origin": encoder_note(collection),
         "tree": collection.tree_id,
         "levels": list(tree.levels),
         "parents": [packed(parents, "i4") for parents in tree.parents],
@@ -70,6 +70,14 @@ def tree_data(collection: Collection, typical: Tensor, margins: Tensor, order: T
         "unreadable": [bad.path for bad in collection.unreadable],
         "covers": COVERS,
     } | file_data([paths[index] for index in order.tolist()], folder)
+
+
+def encoder_note(collection: Collection) -> str:
+    """Where the weights of a run's encoder come from; "" if the tree's note says so, or nobody knows."""
+    encoder = collection.encoder
+    if encoder is None or encoder.run is None:
+        return ""
+    return f"Encoder: {encoder.provenance or 'trained from random weights, without labels'}"
 
 
 def _in_steps(values: Tensor) -> list[str]:
