@@ -27,6 +27,7 @@ GUIDES = {
     "images": "data.md",
     "views": "views.md",
     "cluster": "hierarchy.md#from-features-to-a-tree",
+    "bench": "benchmarks.md#your-own-machine",
 }
 # The options of a method appear once it is chosen.
 LINES = {"pretrain": [], "tune": ["--method", "MoCoV2"], "views": ["--method", "DINO"]}

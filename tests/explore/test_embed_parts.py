@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from hirl import Run
 from hirl.cli.main import main
@@ -18,8 +24,6 @@ from hirl.explore.embed_parts import embed_parts
 from hirl.features.extractor import Extractor
 from hirl.features.feature_parts import FeatureParts, open_parts
 from hirl.hierarchy.tree import PrototypeTree
-
-HAS_RAY = importlib.util.find_spec("ray") is not None
 
 
 def stored(folder: Path, kind: str) -> np.ndarray:
@@ -80,18 +84,65 @@ def test_a_tree_of_parts_by_command(run: Run, tmp_path: Path, capsys: pytest.Cap
     assert tree.leaves.tolist() == tree.assign(rows).tolist()
 
 
-@pytest.mark.long
-@pytest.mark.skipif(not HAS_RAY, reason="ray is not installed")
-def test_two_workers_of_ray_write_the_same_parts(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    monkeypatch.setenv("RAY_raylet_start_wait_time_s", "300")
-    import ray
-
-    embed_parts(run, out=tmp_path / "alone", parts=4, device="cpu", workers=0, quiet=True)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        embed_parts(str(run.folder), out=tmp_path / "ray", parts=4, ray=2, device="cpu", workers=0, quiet=True)
-    finally:
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """A Ray of two workers on this machine."""
+    ray = pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.setenv("RAY_raylet_start_wait_time_s", "300")  # for a busy machine
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+        yield
         ray.shutdown()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("local_ray")
+def test_two_workers_of_ray_write_the_same_parts(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    embed_parts(run, out=tmp_path / "alone", parts=4, device="cpu", workers=0, quiet=True)
+    monkeypatch.setattr(module, "write_part", None)  # here; the workers have their own
+    monkeypatch.chdir(run.folder.parent)
+    embed_parts(run.folder.name, out=tmp_path / "ray", parts=4, ray=2, device="cpu", workers=0, quiet=True)
     for kind in ("features", "z0", "path"):
         assert np.array_equal(stored(tmp_path / "ray", kind), stored(tmp_path / "alone", kind))
+
+
+def mortal_network(folder: Path) -> nn.Module:
+    """Kills, once, the process that is about to finish its second part. Each pass of a part leaves a line."""
+
+    class Mortal(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.layer = nn.Linear(3, 8)
+            self.passes = 0
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            features = self.layer(images.mean((2, 3)))
+            if len(images) == 10:  # and not a pass that finds the width of the features
+                self.passes += 1
+                with (folder / "passes").open("a") as file:
+                    file.write(f"{os.getpid()} {features.sum():.6f}\n")
+                if self.passes == 2 and not (folder / "killed").exists():
+                    with suppress(FileExistsError), (folder / "killed").open("x"):
+                        os.kill(os.getpid(), signal.SIGKILL)
+            return features
+
+    return Mortal()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("local_ray")
+def test_the_part_of_a_killed_worker_is_done_again_and_no_other(tmp_path: Path) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (60, 16, 16, 3), dtype=np.uint8)
+    np.savez(tmp_path / "images.npz", images=images)
+    options: dict[str, Any] = {"parts": 6, "device": "cpu", "workers": 0, "quiet": True}
+    embed_parts(mortal_network(tmp_path), tmp_path / "images.npz", out=tmp_path / "ray", ray=2, **options)
+    passes = [line.split() for line in (tmp_path / "passes").read_text().splitlines()]
+    assert (tmp_path / "killed").exists()
+    done = Counter(part for _, part in passes)
+    assert sorted(done.values()) == [1, 1, 1, 1, 1, 2]
+    killed = next(worker for worker, part in passes if done[part] == 2)
+    assert [done[part] for worker, part in passes if worker == killed] == [1, 2]  # its first part stays
+    embed_parts(mortal_network(tmp_path), tmp_path / "images.npz", out=tmp_path / "alone", **options)
+    assert np.array_equal(stored(tmp_path / "ray", "features"), stored(tmp_path / "alone", "features"))

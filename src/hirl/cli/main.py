@@ -9,6 +9,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import Any
 
+from hirl.cli.bench import BENCH
 from hirl.cli.cluster import CLUSTER
 from hirl.cli.compare import COMPARE
 from hirl.cli.demo import DEMO
@@ -31,7 +32,7 @@ from hirl.signals import Stopped
 
 COMMANDS = {command.name: command for command in (
     DEMO, PRETRAIN, EVALUATE, COMPARE, TUNE, EMBED, TREE, TSNE, SEARCH, DUPLICATES, SAMPLE, EXPORT, SHOW, RUNS, IMAGES,
-    VIEWS, CLUSTER,
+    VIEWS, CLUSTER, BENCH,
 )}  # fmt: skip
 MISTAKE = 2
 STOPPED = 130  # as a shell expects it of an interrupted command
@@ -59,6 +60,7 @@ examples:
   hirl views photos/ --method DINO --out views.png     the views that a method trains on
   hirl cluster features.npy --out tree.safetensors     a tree over features of your own, levels chosen to fit
   hirl cluster features.npy --levels 3000 300 30 --out tree.safetensors
+  hirl bench                                           how fast this machine trains, and what would make it faster
 
 commands:
 {commands}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -52,16 +54,21 @@ def embed_parts(
         extractor, images = open_extractor(subject, data, **options)
         made = make_parts(folder, len(images), _count(folder, parts, len(images)), _about(extractor, images))
 
-        def done() -> None:
-            progress("parts", sum(map(made.is_done, made.names)), len(made.names))
+        shown = -1
 
-        done()
+        def show() -> None:
+            nonlocal shown
+            if shown < (done := sum(map(made.is_done, made.names))):
+                progress("parts", done, len(made.names))
+                shown = done
+
+        show()
         if ray:
             for _ in _on_ray(made, ray, {"subject": subject, "data": data, **options}):
-                done()
+                show()
         for name in share_tasks(made.names, folder, made.is_done):
             write_part(made, name, extractor, images)
-            done()
+            show()
     return made
 
 
@@ -98,40 +105,50 @@ def _about(extractor: Extractor, images: ImageSet) -> dict[str, Any]:
 class _PartWorker:
     """An actor of Ray Data: opens the encoder and the images once, and writes parts."""
 
-    def __init__(self, folder: str, opening: dict[str, Any]) -> None:
+    def __init__(self, directory: str, folder: str, opening: dict[str, Any]) -> None:
+        os.chdir(directory)  # so that relative paths name the same files as where the command was given
         self.parts = open_parts(Path(folder), complete=False)
         self.extractor, self.images = open_extractor(**opening)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         for name in batch["part"]:
-            if not self.parts.is_done(str(name)):  # of a worker that was lost after it had written it
+            if not self.parts.is_done(str(name)):  # by a worker that was lost before it could say so
                 write_part(self.parts, str(name), self.extractor, self.images)
         return batch
 
 
-def _on_ray(parts: FeatureParts, workers: int, opening: dict[str, Any]) -> Any:
+def _on_ray(parts: FeatureParts, workers: int, opening: dict[str, Any]) -> Iterator[None]:
     """Write the missing parts by workers on a Ray cluster; yields once per part. Ray repeats those of lost workers."""
     try:
         import ray
+        import ray.data
     except ImportError as error:
         raise ValueError("--ray needs the library ray, which is not installed: pip install 'hirl[ray]'") from error
     missing = [name for name in parts.names if not parts.is_done(name)]
     if not missing:
         return
     if not ray.is_initialized():
-        ray.init(log_to_driver=False)
-    opening = {
-        name: os.path.abspath(value) if isinstance(value, str | os.PathLike) and Path(value).exists() else value  # noqa: PTH100
-        for name, value in opening.items()
-    }
-    gpus = 1 if ray.cluster_resources().get("GPU") else 0
-    rows = ray.data.from_items([{"part": name} for name in missing], override_num_blocks=len(missing))
-    written = rows.map_batches(
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.WARNING)  # it would report its plan and every ten seconds
+    ray.data.DataContext.get_current().enable_progress_bars = False  # hirl has its own
+    resources = ray.cluster_resources()
+    written = ray.data.from_items([{"part": name} for name in missing], override_num_blocks=len(missing)).map_batches(
         _PartWorker,
-        fn_constructor_kwargs={"folder": os.path.abspath(parts.folder), "opening": opening},  # noqa: PTH100
+        fn_constructor_kwargs={"directory": str(Path.cwd()), "folder": str(parts.folder), "opening": opening},
         batch_size=1,
-        concurrency=min(workers, len(missing)),
+        # a part takes minutes: none waits behind another while a worker is free
+        compute=ray.data.ActorPoolStrategy(size=min(workers, len(missing)), max_tasks_in_flight_per_actor=1),
         num_cpus=1,
-        num_gpus=gpus,
+        num_gpus=1 if resources.get("GPU") else 0,
     )
-    yield from written.iter_rows()
+    try:
+        for _ in written.iter_rows():
+            yield
+    except ray.exceptions.RayError as error:
+        raise ValueError(f"a worker of Ray could not write its part: {_cause(error)}") from error
+
+
+def _cause(error: BaseException) -> str:
+    """What a worker raised, without the traceback that Ray puts around it."""
+    inner = getattr(error, "cause", None) or error.__cause__
+    return _cause(inner) if isinstance(inner, BaseException) else str(error).strip().splitlines()[-1]

@@ -1,0 +1,209 @@
+"""How fast a recipe trains on the machine at hand, and what its time goes to: some steps of stage two, and its tree."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from hirl.data.sources import Skipped
+from hirl.data.sources.image_set import ImageSet
+from hirl.hierarchy.settings import Hierarchy
+from hirl.hierarchy.tree import PrototypeTree
+from hirl.processes import launch
+from hirl.signals import Stopped
+from hirl.train.loop import Loop
+from hirl.train.memory import Need, estimate_need, memory_advice
+from hirl.train.observer import SilentObserver
+from hirl.train.settings import Settings, hierarchy_defaults
+from hirl.train.setup import Parts, build
+
+DATA, FORWARD, BACKWARD, SPD, UPDATE, REFRESH = "data", "forward", "backward", "HIRL's loss", "update", "refresh"
+REST = "rest"
+STAGES = (DATA, FORWARD, BACKWARD, SPD, UPDATE, REFRESH, REST)
+MANY = 1000  # epochs of the plan: more than are measured
+WARM_UP = 0.25  # of the time
+
+
+@dataclass(frozen=True)
+class Speed:
+    """An epoch of stage two. `need` is the memory of the run, if it can be estimated."""
+
+    seconds: dict[str, float]  # by stage
+    images: int
+    workers: int
+    need: Need | None
+
+    @property
+    def images_per_second(self) -> float:
+        return self.images / sum(self.seconds.values())
+
+    def share(self, stage: str) -> float:
+        """Of the epoch."""
+        return self.seconds[stage] / sum(self.seconds.values())
+
+
+class Stopwatch(SilentObserver):
+    """Seconds per stage of a loop. A timed call within another one counts for the inner stage alone."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.built: dict[str, float] = defaultdict(float)  # seconds of trees, by metric
+        self.steps, self.stepping = 0, 0.0  # how many, and the seconds of all of them
+        self.limit = float("inf")  # seconds of steps
+        self._inner, self._last = 0.0, 0.0
+
+    def watch(self, loop: Loop) -> None:
+        """Time the calls of a loop."""
+        wait = torch.accelerator.synchronize if loop.fabric.device.type != "cpu" else lambda: None
+        self._wrap(loop.joint, "forward", SPD, wait)
+        self._wrap(loop.method, "forward", FORWARD, wait)
+        self._wrap(loop.fabric, "backward", BACKWARD, wait)
+        self._wrap(loop.optimiser, "step", UPDATE, wait)
+        for step in ("before_update", "clip_gradients", "after_step"):
+            self._wrap(loop.method, step, UPDATE, wait)
+
+    def _wrap(self, owner: Any, name: str, stage: str, wait: Callable[[], None]) -> None:
+        work: Callable[..., Any] = getattr(owner, name)
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            wait()  # a GPU may still be busy with what came before
+            outer, self._inner = self._inner, 0.0
+            start = time.perf_counter()
+            result = work(*arguments, **named)
+            wait()
+            taken = time.perf_counter() - start
+            self.seconds[stage] += taken - self._inner
+            self._inner = outer + taken
+            return result
+
+        setattr(owner, name, timed)
+
+    def start(self, *, limit: float = float("inf")) -> None:
+        """Count from now on, until the steps have taken `limit` seconds."""
+        self.seconds.clear()
+        self.built.clear()
+        self.steps, self.stepping, self.limit = 0, 0.0, limit
+
+    def fit_epoch(self, loop: Loop) -> None:
+        self._last = time.perf_counter()
+        with suppress(Stopped):
+            loop.fit_epoch()
+
+    def is_over(self) -> bool:
+        return self.stepping >= self.limit
+
+    def on_step(self, *_: object) -> None:
+        now = time.perf_counter()
+        self.steps, self.stepping, self._last = self.steps + 1, self.stepping + now - self._last, now
+
+    def on_tree_built(  # type: ignore[override]
+        self, _epoch: int, seconds: dict[str, float], _tree: PrototypeTree, _agreement: dict[str, float]
+    ) -> None:
+        for metric, taken in seconds.items():
+            self.built[metric] += taken
+        self._last = time.perf_counter()
+
+
+def make_loop(
+    options: Mapping[str, Any], images: ImageSet, hierarchy: Hierarchy | None, fabric: Fabric
+) -> tuple[Loop, Stopwatch, Parts]:
+    """A loop that trains a recipe (`hirl.recipe`) on images and saves nothing, its stopwatch, and its parts."""
+    method, N = options["method"], len(images)
+    settings = Settings(
+        data=images.name,
+        method=method,
+        hierarchy=None if hierarchy is None else hierarchy.resolve(N, MANY, **hierarchy_defaults(method)),
+        epochs=MANY,
+        batch_size=options["batch_size"],
+        image_size=options["image_size"],
+        seed=0,
+        split=None,
+        channels=images.channels,
+        mean=None,
+        std=None,
+        precision=options["precision"],
+        accumulate=1,
+        encoder=None,
+        cached_views=2,
+        neighbours=0.0,
+    )
+    parts = build(
+        fabric,
+        settings,
+        images,
+        start=None,
+        workers=options["workers"],
+        strict=False,
+        skipped=Skipped(),
+        compile_networks=False,
+    )
+    watch = Stopwatch()
+    loop = Loop(
+        fabric=fabric,
+        method=method,
+        paths=parts.paths,
+        hierarchy=settings.hierarchy,
+        plan=parts.plan,
+        loader=parts.loader,
+        evaluation_loader=parts.evaluation_loader,
+        N=N,
+        seed=0,
+        observer=watch,
+        save_state=lambda _: None,
+        save_tree=lambda _: None,
+        should_stop=watch.is_over,
+    )
+    watch.watch(loop)
+    return loop, watch, parts
+
+
+def measure_speed(
+    options: Mapping[str, Any],
+    images: ImageSet,
+    *,
+    seconds: float,
+    accelerator: str = "auto",
+) -> Speed:
+    """Train a recipe for some seconds of steps, and report an epoch of stage two at that speed.
+
+    The first tree, and the steps of a quarter of the time, warm up and do not count.
+    """
+    fabric = launch(accelerator, precision=options["precision"])
+    hierarchy = replace(options["hierarchy"], start_epoch=0)
+    loop, watch, parts = make_loop(options, images, hierarchy, fabric)
+    need = estimate_need(
+        loop.method,
+        loop.plan,
+        images=loop.plan.batch_size,
+        N=len(images),
+        workers=parts.loader.workers,
+        device=fabric.device.type,
+        mixed="mixed" in options["precision"],
+    )
+    with memory_advice():
+        _train(loop, watch, WARM_UP * seconds)
+        waited = parts.loader.waited
+        trees = _train(loop, watch, (1 - WARM_UP) * seconds)
+    spent = {**watch.seconds, DATA: parts.loader.waited - waited}
+    spent[REST] = watch.stepping - sum(spent.values())
+    epoch = {stage: spent.get(stage, 0.0) / watch.steps * loop.plan.steps_per_epoch for stage in STAGES}
+    epoch[REFRESH] = sum(watch.built.values()) / trees
+    return Speed(epoch, loop.plan.steps_per_epoch * loop.plan.batch_size, parts.loader.workers, need)
+
+
+def _train(loop: Loop, watch: Stopwatch, seconds: float) -> int:
+    """Train from the next epoch on for so many seconds of steps; returns the number of trees that were built."""
+    steps, epochs = loop.plan.steps_per_epoch, 0
+    loop.step = -(-loop.step // steps) * steps
+    watch.start(limit=seconds)
+    while not watch.is_over():
+        watch.fit_epoch(loop)
+        epochs += 1
+    return epochs
