@@ -1,25 +1,36 @@
-"""Growth of sampled trees with the number of rows: seconds and memory for 10⁴ … 10⁷ × 128, and a cost model.
+"""Growth of sampled trees with the number of rows: CPU seconds, memory and quality for 10⁴ … 10⁷ × 128; a cost model.
 
     python -m benchmarks.growth --largest 1000000 --folder /tmp/growth
 
-The model, for given levels and D, is seconds = a + b · sample + c · rows: fitting grows with the sample, assigning with
-the rows. It is fitted to all sizes but the largest, which it then predicts.
+CPU seconds of one thread are counted, which other work on the machine hardly changes, and memory without the pages of
+mapped files, which the system takes back when it needs them. The model, for given levels and D, is
+seconds = a + b · sample + c · rows: fitting grows with the sample, assigning with the rows. It is fitted to all sizes
+but the largest, which it then predicts. Each size runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import resource
+import multiprocessing
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
-from hirl.hierarchy.sampled import assign_all, draw_rows, sampled_tree
+from hirl import hierarchical_kmeans
+from hirl.hierarchy.sampled import ROWS_PER_PROTOTYPE, draw_rows, sampled_tree
+from hirl.hierarchy.tree import PrototypeTree
 
 DIM, LEVELS, PART, CLUSTERS = 128, (1000, 100, 10), 250_000, 3000
+SIZES = (10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000)
+SAMPLE = ROWS_PER_PROTOTYPE * LEVELS[0]
+BEYOND = (10**8, 10**9)
 
 
 def write_rows(folder: Path, count: int) -> list[np.ndarray]:
@@ -28,48 +39,88 @@ def write_rows(folder: Path, count: int) -> list[np.ndarray]:
     centres = np.random.default_rng(0).normal(size=(CLUSTERS, DIM)).astype(np.float32)
     for part, start in enumerate(range(0, count, PART)):
         file, random = folder / f"{part:05}.npy", np.random.default_rng((1, part))
-        rows = min(PART, count - start)
         if not file.exists():
-            noise = random.normal(size=(rows, DIM)).astype(np.float32)
-            np.save(file, (centres[random.integers(CLUSTERS, size=rows)] + noise).astype(np.float16))
-        parts.append(np.load(file, mmap_mode="r")[:rows])
+            noise = random.standard_normal((PART, DIM), dtype=np.float32)
+            np.save(file, (centres[random.integers(CLUSTERS, size=PART)] + noise).astype(np.float16))
+        parts.append(np.load(file, mmap_mode="r")[: count - start])
     return parts
 
 
-def measure(parts: list[np.ndarray]) -> dict[str, float]:
-    rows = sum(map(len, parts))
-    start = time.perf_counter()
-    tree = sampled_tree(parts, LEVELS)
-    seconds = time.perf_counter() - start
-    start = time.perf_counter()
-    assign_all(tree, parts)
-    assigning = time.perf_counter() - start
-    sample = torch.from_numpy(draw_rows(parts, 20_000, seed=9).astype(np.float32))
-    unit = torch.nn.functional.normalize(sample, dim=1)
-    cosine = (unit * tree.prototypes[0][tree.assign(sample)]).sum(1).mean()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {"rows": rows, "seconds": seconds, "assigning": assigning, "cosine": float(cosine), "peak_mib": peak}
+@contextmanager
+def own_memory() -> Iterator[list[int]]:
+    """The largest number of bytes, in a list, that this process holds beyond mapped files and what it held before."""
+    ended, peak = threading.Event(), [0]
+    before = _own_memory()
+
+    def look() -> None:
+        while not ended.wait(0.02):
+            peak[0] = max(peak[0], _own_memory() - before)
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    yield peak
+    ended.set()
+    watcher.join()
+
+
+def _own_memory() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
+
+
+def cosine(tree: PrototypeTree, parts: list[np.ndarray]) -> float:
+    """The mean over 20,000 rows of the cosine with the prototype of their leaf."""
+    rows = torch.from_numpy(draw_rows(parts, 20_000, seed=9).astype(np.float32))
+    return float((F.normalize(rows, dim=1) * tree.prototypes[0][tree.assign(rows)]).sum(1).mean())
+
+
+def measure(folder: Path, count: int, compare: bool) -> dict[str, float]:
+    torch.set_num_threads(1)
+    parts = write_rows(folder, count)
+    sampled_tree([parts[0][:5000]], (20, 4))  # warm up
+    with own_memory() as peak:
+        start = time.process_time()
+        tree = sampled_tree(parts, LEVELS)
+        seconds = time.process_time() - start
+    found = {"rows": count, "seconds": seconds, "mebibytes": peak[0] / 2**20, "cosine": cosine(tree, parts)}
+    if compare:
+        rows = np.concatenate(parts)
+        start = time.process_time()
+        everything = hierarchical_kmeans(rows, LEVELS)
+        found |= {"seconds_all": time.process_time() - start, "cosine_all": cosine(everything, parts)}
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--largest", type=int, default=10_000_000)
-    parser.add_argument("--folder", type=Path, help="where rows are written: 2.6 GB for 10⁷")
+    parser.add_argument("--all", type=int, default=1_000_000, help="rows up to which all are fitted as well")
+    parser.add_argument("--folder", type=Path, help="where rows are written: 2.6 GB for 10⁷; by default removed after")
     options = parser.parse_args()
+    found = []
     with tempfile.TemporaryDirectory() as own:
         folder = options.folder or Path(own)
         folder.mkdir(parents=True, exist_ok=True)
-        found = []
-        for count in (10_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000):
-            if count <= options.largest:
-                found.append(measure(write_rows(folder, count)))
-                print("  ".join(f"{name} {value:,.3f}" for name, value in found[-1].items()), flush=True)
-    terms = np.array([[1.0, min(one["rows"], 256 * LEVELS[0]), one["rows"]] for one in found])
+        for count in [size for size in SIZES if size <= options.largest]:
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                found.append(pool.apply(measure, (folder, count, SAMPLE < count <= options.all)))
+            print("  ".join(f"{name} {value:,.4g}" for name, value in found[-1].items()), flush=True)
+    if len(found) < 5:
+        print("a model needs five sizes")
+        return
+
+    def terms(rows: float) -> np.ndarray:
+        return np.array([1.0, min(rows, SAMPLE), rows])
+
     seconds = np.array([one["seconds"] for one in found])
-    if len(found) > 3:
-        model, *_ = np.linalg.lstsq(terms[:-1] / seconds[:-1, None], np.ones(len(found) - 1), rcond=None)
-        predicted = float(terms[-1] @ model)
-        print(f"model {model}: predicts {predicted:.1f} s for the largest, measured {seconds[-1]:.1f} s")
+    known = np.stack([terms(one["rows"]) for one in found])
+    model, *_ = np.linalg.lstsq(known[:-1] / seconds[:-1, None], np.ones(len(found) - 1), rcond=None)
+    print(f"seconds = {model[0]:.3g} + {model[1]:.3g} · sample + {model[2]:.3g} · rows, fitted without the last size")
+    for one in found:
+        ratio = float(terms(one["rows"]) @ model) / one["seconds"]
+        print(f"{one['rows']:>12,} rows: predicted / measured {ratio:.2f}")
+    for rows in BEYOND:
+        print(f"{rows:>14,} rows: {float(terms(rows) @ model) / 3600:.2f} CPU hours")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -63,6 +64,7 @@ def launch(
         precision=precision,
         strategy=_strategy(timeout, on_cpu=on_cpu) if several else "auto",
     )
+    _check_restarts()
     fabric.launch()
     return fabric
 
@@ -135,6 +137,21 @@ def _counts(devices: int | Literal["auto"], nodes: int, *, gpus: int) -> tuple[i
         starter = "torchrun" if "WORLD_SIZE" in variables else "SLURM"
         raise ValueError(f"devices is {devices}, but {starter} has started {total} processes: leave it out")
     return here, total // here
+
+
+def _check_restarts() -> None:
+    """Warn of a torchrun whose restarts would fail: new processes would look for lost ones at their old addresses.
+
+    torchrun keeps one store over all restarts, with the addresses in it (pytorch issues 135712 and 167288).
+    """
+    variables = os.environ
+    restarts = int(variables.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    if restarts and variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and is_first():
+        warnings.warn(
+            f"torchrun is to restart lost processes (--max_restarts {restarts}), but these will not find each other "
+            "unless torchrun itself is started with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in its environment",
+            stacklevel=3,
+        )
 
 
 def _check_device(kind: str, devices: int, precision: Precision) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import yaml
 
 from hirl import Run
 
+from ..forked import free_port
 from ..jobs import Jobs
 from .test_killed import same
 from .test_processes import CONFIG
@@ -90,46 +91,75 @@ def test_the_first_process_lost_in_kmeans_and_continued_by_fewer(
 
 MORTAL = """
 import os, signal
+from contextlib import suppress
+from pathlib import Path
+from hirl.hierarchy.lloyd import Lloyd
 from hirl.methods import MoCoV2
 from hirl.train import loop
 
 loop.SYNC_EVERY = 1
+means = Lloyd._means
+
+def die(where, rank):
+    # once, whatever is restarted
+    if where in os.environ["MORTAL"].split() and os.environ["RANK"] == rank:
+        with suppress(FileExistsError), Path(__file__).with_name(f"{os.environ['MORTAL']}-{where}").open("x"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def mortal_means(self, *arguments):
+    die("kmeans", "0")
+    return means(self, *arguments)
+
+Lloyd._means = mortal_means
 
 class Mortal(MoCoV2):
     def forward(self, views, masks, step):
-        first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-        if first and step == 3 and os.environ["RANK"] == "3" and os.environ["MORTAL"] == "1":
-            os.kill(os.getpid(), signal.SIGKILL)
+        if step == 3:
+            die("epoch", "1")
         return super().forward(views, masks, step)
 """
 
 
-@pytest.mark.long
-def test_torchrun_restarts_after_a_loss(command: list[str], tmp_path: Path) -> None:
-    """Two torchruns of two processes each, as on two machines; the last of the four processes is killed once."""
-    (tmp_path / "mortal_method.py").write_text(MORTAL)
-    path = {"PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))}
-    network = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+@pytest.fixture(scope="module")
+def torchrun(command: list[str], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, str]]:
+    """Run two processes by torchrun, which kill themselves once each at the points of `mortal`."""
+    folder = tmp_path_factory.mktemp("torchrun")
+    (folder / "mortal_method.py").write_text(MORTAL)
+    path = {"PYTHONPATH": os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))}
+    known = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     options = ["--method", "mortal_method.Mortal", "--method.queue_length", "100", "--method.dim", "16"]
     options += ["--method.backbone", "resnet10t", "--method.bn_splits", "4", "--method.lr", "0.001"]
-    for mortal in ("0", "1"):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
-        start = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc_per_node", "2"]
-        start += ["--max_restarts", "5", "--rdzv_backend", "c10d", "--rdzv_endpoint", f"localhost:{port}"]
-        start += ["--local_addr", "localhost", "-m", "hirl.cli.main"]
-        agents = [
-            subprocess.Popen(
-                [*start, *command, str(tmp_path / mortal), *options],
-                env=os.environ | path | network | {"MORTAL": mortal},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for _ in range(2)
-        ]
-        output = "".join(agent.communicate(timeout=900)[0] for agent in agents)
-        assert [agent.returncode for agent in agents] == [0, 0], output
-        assert ("continues at step 3 of 6" in output) == (mortal == "1"), output
-    same_ends(tmp_path / "0", tmp_path / "1")
+
+    def run(name: str, *, mortal: str = "", nodes: int = 1, restarts: int = 2) -> tuple[Path, str]:
+        start = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(nodes), "--max_restarts", str(restarts)]
+        start += ["--nproc_per_node", str(2 // nodes), "--local_addr", "localhost", "--rdzv_backend", "c10d"]
+        start += ["--rdzv_endpoint", f"localhost:{free_port()}", "-m", "hirl.cli.main"]
+        with ExitStack() as held:
+            agents = []
+            for node in range(nodes):
+                log = held.enter_context((folder / f"{name}-{node}.log").open("w+"))
+                line = [*start, *command, str(folder / name), *options]
+                line[3:3] = ["--node_rank", str(node)]
+                environment = os.environ | path | known | {"MORTAL": mortal}
+                agents.append(subprocess.Popen(line, env=environment, stdout=log, stderr=subprocess.STDOUT))
+            codes = [agent.wait(timeout=900) for agent in agents]
+        output = "".join((folder / f"{name}-{node}.log").read_text() for node in range(nodes))
+        assert codes == [0] * nodes, output
+        assert all((folder / f"{mortal}-{where}").exists() for where in mortal.split()), output
+        return folder / name, output
+
+    return run
+
+
+@pytest.mark.long
+def test_torchrun_restarts_after_losses_in_an_epoch_and_in_kmeans(torchrun: Callable[..., tuple[Path, str]]) -> None:
+    alone, output = torchrun("alone")
+    assert "continues at" not in output
+    lost, output = torchrun("lost", mortal="epoch kmeans")
+    assert "continues at step 3 of 6" in output
+    assert "continues at step 4 of 6" in output
+    same_ends(alone, lost)
+    # two torchruns, as on two machines, do not notice a loss at the same time, so that there may be several restarts
+    nodes, output = torchrun("nodes", mortal="epoch", nodes=2, restarts=5)
+    assert "continues at step 3 of 6" in output
+    same_ends(alone, nodes)
