@@ -74,37 +74,45 @@ def cosine(tree: PrototypeTree, parts: list[np.ndarray]) -> float:
     return float((F.normalize(rows, dim=1) * tree.prototypes[0][tree.assign(rows)]).sum(1).mean())
 
 
-def measure(folder: Path, count: int, compare: bool) -> dict[str, float]:
+def measure(folder: Path, count: int, all_rows: bool = False) -> dict[str, float]:
+    """Build a tree on a sample, or on all rows in memory."""
     torch.set_num_threads(1)
     parts = write_rows(folder, count)
     sampled_tree([parts[0][:5000]], (20, 4))  # warm up
     with own_memory() as peak:
         start = time.process_time()
-        tree = sampled_tree(parts, LEVELS)
+        tree = hierarchical_kmeans(np.concatenate(parts), LEVELS) if all_rows else sampled_tree(parts, LEVELS)
         seconds = time.process_time() - start
-    found = {"rows": count, "seconds": seconds, "mebibytes": peak[0] / 2**20, "cosine": cosine(tree, parts)}
-    if compare:
-        rows = np.concatenate(parts)
-        start = time.process_time()
-        everything = hierarchical_kmeans(rows, LEVELS)
-        found |= {"seconds_all": time.process_time() - start, "cosine_all": cosine(everything, parts)}
+    return {"rows": count, "seconds": seconds, "mebibytes": peak[0] / 2**20, "cosine": cosine(tree, parts)}
+
+
+def in_own_process(*arguments: object) -> dict[str, float]:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        found = pool.apply(measure, arguments)
+    print("  ".join(f"{name} {value:,.4g}" for name, value in found.items()), flush=True)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--largest", type=int, default=10_000_000)
-    parser.add_argument("--all", type=int, default=1_000_000, help="rows up to which all are fitted as well")
+    parser.add_argument(
+        "--all", type=int, default=1_000_000, help="rows of which all are fitted, to compare; 0 for none"
+    )
     parser.add_argument("--folder", type=Path, help="where rows are written: 2.6 GB for 10⁷; by default removed after")
     options = parser.parse_args()
-    found = []
     with tempfile.TemporaryDirectory() as own:
         folder = options.folder or Path(own)
         folder.mkdir(parents=True, exist_ok=True)
-        for count in [size for size in SIZES if size <= options.largest]:
-            with multiprocessing.get_context("spawn").Pool(1) as pool:
-                found.append(pool.apply(measure, (folder, count, SAMPLE < count <= options.all)))
-            print("  ".join(f"{name} {value:,.4g}" for name, value in found[-1].items()), flush=True)
+        found = [in_own_process(folder, count) for count in SIZES if count <= options.largest]
+        show_model(found)
+        if options.all > SAMPLE:
+            print("all rows:")
+            in_own_process(folder, options.all, True)
+
+
+def show_model(found: list[dict[str, float]]) -> None:
+    """Fit the model to all sizes but the largest, and compare it with what was measured."""
     if len(found) < 5:
         print("a model needs five sizes")
         return
