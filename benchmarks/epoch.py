@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -23,81 +22,26 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.measure import peak_mebibytes
-from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import ImageSet, open_images
 from hirl.data.sources.images_in_memory import in_memory
 from hirl.data.sources.subset import Subset
 from hirl.hierarchy.settings import Hierarchy
-from hirl.methods.base import Plan
 from hirl.recipes import recipe_names
 from hirl.train.loop import Loop
-from hirl.train.observer import SilentObserver
 from hirl.train.recipe import recipe
-from hirl.train.setup import build_paths
+from hirl.train.speed import BACKWARD, DATA, FORWARD, REST, SPD, UPDATE, Stopwatch, make_loop
 
 PAPER = {"MoCoV2": 1.28, "SimSiam": 1.74, "SwAV": 1.36, "MoCoV3": 1.64, "DINO": 1.24, "IBOT": 1.23}
-STAGES = ("data", "forward", "SPD", "backward", "update", "features", "kmeans", "rest")
+STAGES = (DATA, FORWARD, SPD, BACKWARD, UPDATE, "features", "kmeans", "agreement", REST)
 MEMORY_IMAGES = 2560
 WARM_UP = 2  # epochs: the first has no tree, the second builds it from scratch
 
 
-class Stopwatch(SilentObserver):
-    """Measures seconds per stage. A wrapped call within another one counts for the inner stage only."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._inner = 0.0
-
-    def wrap(self, owner: Any, name: str, stage: str) -> None:
-        work: Callable[..., Any] = getattr(owner, name)
-
-        def timed(*arguments: Any, **named: Any) -> Any:
-            outer, self._inner = self._inner, 0.0
-            start = perf_counter()
-            result = work(*arguments, **named)
-            taken = perf_counter() - start
-            self.seconds[stage] += taken - self._inner
-            self._inner = outer + taken
-            return result
-
-        setattr(owner, name, timed)
-
-    def on_tree_built(self, _epoch: int, seconds: dict[str, float], *_: object) -> None:  # type: ignore[override]
-        for stage, taken in seconds.items():
-            self.seconds[stage] += taken
-
-
-def make_arm(name: str, images: ImageSet, hierarchy: Hierarchy | None, epochs: int) -> tuple[Loop, Stopwatch]:
+def make_arm(name: str, images: ImageSet, hierarchy: Hierarchy | None) -> tuple[Loop, Stopwatch]:
     """Build one arm of a recipe, ready to be trained epoch by epoch."""
-    options = recipe(name)
-    method, size = options["method"], options["image_size"]
-    loader = Loader(images, method.views(size), batch_size=options["batch_size"])
-    plan = Plan(epochs, len(loader), options["batch_size"], size)
-    torch.manual_seed(0)
-    method.build(plan)
-    resolved = None if hierarchy is None else hierarchy.resolve(len(images), epochs)
-    paths = build_paths(resolved, method.dim, seed=0)
-    watch = Stopwatch()
-    loop = Loop(
-        fabric=Fabric(accelerator="cpu", devices=1),
-        method=method,
-        paths=paths,
-        hierarchy=resolved,
-        plan=plan,
-        loader=loader,
-        evaluation_loader=EvaluationLoader(images, size=size),
-        N=len(images),
-        seed=0,
-        observer=watch,
-        save_state=lambda _: None,
-        save_tree=lambda _: None,
-    )
-    watch.wrap(loop.joint, "forward", "SPD")
-    watch.wrap(method, "forward", "forward")
-    watch.wrap(loop.fabric, "backward", "backward")
-    watch.wrap(loop.optimiser, "step", "update")
-    for step in ("before_update", "clip_gradients", "after_step"):
-        watch.wrap(method, step, "update")
+    options = {"precision": "32-true", "workers": None, **recipe(name)}
+    loop, watch, _ = make_loop(options, images, hierarchy, Fabric(accelerator="cpu", devices=1))
+    watch.watch(loop)
     return loop, watch
 
 
@@ -107,7 +51,7 @@ def two_epochs(name: str, data: str, *, hirl: bool) -> Callable[[], None]:
     hierarchy = replace(recipe(name)["hierarchy"], start_epoch=1, levels=None) if hirl else None
 
     def work() -> None:
-        loop, _ = make_arm(name, some, hierarchy, 2)
+        loop, _ = make_arm(name, some, hierarchy)
         loop.fit_epoch()
         loop.fit_epoch()
 
@@ -123,12 +67,13 @@ def hirl_memory(name: str, data: str) -> Callable[[], None]:
 
 
 def epoch(loop: Loop, watch: Stopwatch) -> dict[str, float]:
-    watch.seconds.clear()
+    watch.start()
     data_seconds, start = loop.loader.waited, perf_counter()
-    loop.fit_epoch()
+    watch.fit_epoch(loop)
     total = perf_counter() - start
-    spent = {**watch.seconds, "data": loop.loader.waited - data_seconds}
-    return {"total": total, "rest": total - sum(spent.values()), **spent}
+    built = {metric.removeprefix("seconds_"): taken for metric, taken in watch.built.items()}
+    spent = {**watch.seconds, **built, DATA: loop.loader.waited - data_seconds}
+    return {"total": total, REST: total - sum(spent.values()), **spent}
 
 
 def compare(name: str, data: str, repeats: int, console: Console) -> list[str]:
@@ -136,9 +81,9 @@ def compare(name: str, data: str, repeats: int, console: Console) -> list[str]:
     options = recipe(name)
     hierarchy = replace(options["hierarchy"], start_epoch=1)
     arms = {
-        "baseline": make_arm(name, images, None, repeats + WARM_UP),
-        "HIRL, bank": make_arm(name, images, replace(hierarchy, features="bank"), repeats + WARM_UP),
-        "HIRL, full pass": make_arm(name, images, replace(hierarchy, features="pass"), repeats + WARM_UP),
+        "baseline": make_arm(name, images, None),
+        "HIRL, bank": make_arm(name, images, replace(hierarchy, features="bank")),
+        "HIRL, full pass": make_arm(name, images, replace(hierarchy, features="pass")),
     }
     taken: dict[str, list[dict[str, float]]] = defaultdict(list)
     for count in range(repeats + WARM_UP):

@@ -114,7 +114,7 @@ class Stopwatch(SilentObserver):
 def make_loop(
     options: Mapping[str, Any], images: ImageSet, hierarchy: Hierarchy | None, fabric: Fabric
 ) -> tuple[Loop, Stopwatch, Parts]:
-    """A loop that trains a recipe (`hirl.recipe`) on images and saves nothing, its stopwatch, and its parts."""
+    """A loop that trains a recipe (`hirl.recipe`) on images and saves nothing; a stopwatch to watch it; its parts."""
     method, N = options["method"], len(images)
     settings = Settings(
         data=images.name,
@@ -160,7 +160,6 @@ def make_loop(
         save_tree=lambda _: None,
         should_stop=watch.is_over,
     )
-    watch.watch(loop)
     return loop, watch, parts
 
 
@@ -187,6 +186,7 @@ def measure_speed(
         device=fabric.device.type,
         mixed="mixed" in options["precision"],
     )
+    watch.watch(loop)  # after the estimate, which copies the method
     with memory_advice():
         _train(loop, watch, WARM_UP * seconds)
         waited = parts.loader.waited
