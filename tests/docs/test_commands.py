@@ -13,12 +13,12 @@ from hirl.cli.main import COMMANDS, main, parse
 
 LINES = command_lines()
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-OTHERS = {".", "pip"}  # activating an environment, installing into one's own
+OTHERS = {".", "pip", "export"}  # activating an environment, installing into one's own, setting a variable
 # Not run here: they need data that is not there, or hours. Their options are checked, and they are run in a small form
 # by the tests of their rooms: tests/studies, tests/evals, tests/recipes, tests/explore.
 LARGE = (
     "imagenet", "coco/", "pennfudan", "wordnet50", "resnet50", "vit_", "semisup", "finetune", "linear", "compare",
-    "tune", "demo", "my_package", "encoder.pth", "shapes-64", "--against", "--devices",
+    "tune", "demo", "bench", "--ray", "my_package", "encoder.pth", "shapes-64", "--against", "--devices",
 )  # fmt: skip
 FEWER = {"3000 300 30": "12 4 2", " shapes": " photos/", "--size 200": "--size 20", "--node 2-17": "--node 2-0"}
 SMALL_VIT = '{"img_size": 32, "patch_size": 8, "embed_dim": 24, "depth": 1, "num_heads": 2}'
