@@ -4,8 +4,8 @@
 
 CPU seconds of one thread are counted, which other work on the machine hardly changes, and memory without the pages of
 mapped files, which the system takes back when it needs them. The model, for given levels and D, is
-seconds = a + b · sample + c · rows: fitting grows with the sample, assigning with the rows. It is fitted to all sizes
-but the largest, which it then predicts. Each size runs in a process of its own.
+seconds = fit · sample + assign · rows. Each factor is the geometric mean over all sizes but the largest, which the
+model then predicts. Each size runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import multiprocessing
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -79,11 +79,20 @@ def measure(folder: Path, count: int, all_rows: bool = False) -> dict[str, float
     torch.set_num_threads(1)
     parts = write_rows(folder, count)
     sampled_tree([parts[0][:5000]], (20, 4))  # warm up
+    clock = [0.0]
+
+    def progress(*_: int) -> None:
+        clock[0] = time.process_time()
+
     with own_memory() as peak:
         start = time.process_time()
-        tree = hierarchical_kmeans(np.concatenate(parts), LEVELS) if all_rows else sampled_tree(parts, LEVELS)
-        seconds = time.process_time() - start
-    return {"rows": count, "seconds": seconds, "mebibytes": peak[0] / 2**20, "cosine": cosine(tree, parts)}
+        if all_rows:
+            tree = hierarchical_kmeans(np.concatenate(parts), LEVELS, progress=progress)
+        else:
+            tree = sampled_tree(parts, LEVELS, progress=progress)
+        end = time.process_time()
+    spent = {"fitting": clock[0] - start, "assigning": end - clock[0]}  # from the last step of K-means on
+    return {"rows": count, **spent, "mebibytes": peak[0] / 2**20, "cosine": cosine(tree, parts)}
 
 
 def in_own_process(*arguments: object) -> dict[str, float]:
@@ -105,7 +114,8 @@ def main() -> None:
         folder = options.folder or Path(own)
         folder.mkdir(parents=True, exist_ok=True)
         found = [in_own_process(folder, count) for count in SIZES if count <= options.largest]
-        show_model(found)
+        if max(one["rows"] for one in found[:-1]) > PART:
+            show_model(found)
         if options.all > SAMPLE:
             print("all rows:")
             in_own_process(folder, options.all, True)
@@ -113,22 +123,23 @@ def main() -> None:
 
 def show_model(found: list[dict[str, float]]) -> None:
     """Fit the model to all sizes but the largest, and compare it with what was measured."""
-    if len(found) < 5:
-        print("a model needs five sizes")
-        return
+    fit = _mean(one["fitting"] / min(one["rows"], SAMPLE) for one in found[:-1])
+    assign = _mean(one["assigning"] / one["rows"] for one in found[:-1] if one["rows"] > PART)
+    print(f"CPU seconds = {fit:.3g} · sample + {assign:.3g} · rows, fitted without the last size")
 
-    def terms(rows: float) -> np.ndarray:
-        return np.array([1.0, min(rows, SAMPLE), rows])
+    def predicted(rows: float) -> float:
+        return fit * min(rows, SAMPLE) + assign * rows
 
-    seconds = np.array([one["seconds"] for one in found])
-    known = np.stack([terms(one["rows"]) for one in found])
-    model, *_ = np.linalg.lstsq(known[:-1] / seconds[:-1, None], np.ones(len(found) - 1), rcond=None)
-    print(f"seconds = {model[0]:.3g} + {model[1]:.3g} · sample + {model[2]:.3g} · rows, fitted without the last size")
     for one in found:
-        ratio = float(terms(one["rows"]) @ model) / one["seconds"]
-        print(f"{one['rows']:>12,} rows: predicted / measured {ratio:.2f}")
+        ratio = predicted(one["rows"]) / (one["fitting"] + one["assigning"])
+        print(f"{one['rows']:>14,} rows: predicted / measured {ratio:.2f}")
     for rows in BEYOND:
-        print(f"{rows:>14,} rows: {float(terms(rows) @ model) / 3600:.2f} CPU hours")
+        print(f"{rows:>14,} rows: {predicted(rows) / 3600:.2f} CPU hours")
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Geometric."""
+    return float(np.exp(np.mean(np.log(list(values)))))
 
 
 if __name__ == "__main__":
