@@ -214,7 +214,7 @@ def compare(name: str, images: ImageSet, pictures: list[Image.Image], repeats: i
         num_workers=WORKERS,
         persistent_workers=True,
     )
-    loop, _ = make_arm(name, images, None, repeats + 1)
+    loop, _ = make_arm(name, images, None)
     times: list[tuple[float, float]] = []
     for _ in range(repeats + 1):
         start = perf_counter()

@@ -41,7 +41,7 @@ def moco_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             super().__init__()
             self.encoder_q, self.encoder_k = (ResNet(BasicBlock, [1, 1, 1, 1], num_classes=8) for _ in range(2))
             for network in (self.encoder_q, self.encoder_k):
-                network.fc = nn.Sequential(nn.Linear(512, 24), nn.ReLU(), network.fc.__class__(24, 8))  # type: ignore
+                network.fc = nn.Sequential(nn.Linear(512, 24), nn.ReLU(), network.fc.__class__(24, 8))
             self.register_buffer("queue", nn.functional.normalize(torch.randn(8, 128), dim=0))
             self.register_buffer("queue_ptr", torch.tensor([32]))
 
@@ -77,7 +77,7 @@ def test_moco_v2_by_its_name_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(Stopped):
-        pretrain(shapes, MoCoV2, out=tmp_path / "run", encoder=str(moco_file), **OPTIONS)
+        pretrain(shapes, out=tmp_path / "run", encoder=str(moco_file), **OPTIONS | {"method": MoCoV2})
     method, theirs = before_first_step["method"], torch.load(moco_file, weights_only=True)["state_dict"]
     assert (method.dim, method.hidden, method.queue_length) == (8, 24, 64)
     assert method.lr == pytest.approx(0.003)
@@ -145,7 +145,7 @@ def test_dino(shapes: Shapes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     file = tmp_path / "dino.pth"
     torch.save(sides | {"dino_loss": {"center": torch.randn(1, 12)}, "epoch": 100}, file)
     hierarchy = Hierarchy(levels=(8, 3))
-    run = pretrain(shapes, DINO, hierarchy, out=tmp_path / "run", encoder=str(file), **OPTIONS)
+    run = pretrain(shapes, hierarchy=hierarchy, out=tmp_path / "run", encoder=str(file), **OPTIONS | {"method": DINO})
     assert run.config["hierarchy"]["start_epoch"] == 0
     arguments = run.config["method"]["init_args"]
     assert (arguments["prototypes"], arguments["hidden"], arguments["frozen_epochs"]) == (12, 16, 0.0)

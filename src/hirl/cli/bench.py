@@ -81,7 +81,7 @@ def _fitted(options: dict[str, Any], name: str, N: int, side: int, workers: int 
 
     if options["method"].is_adapted:
         raise ValueError(f"the recipe {name!r} is for features of a frozen encoder: name recipes that train networks")
-    defaults = {"epochs": EPOCHS, "batch_size": BATCH_SIZE, "image_size": side, "precision": "32-true"}
+    defaults: dict[str, Any] = {"epochs": EPOCHS, "batch_size": BATCH_SIZE, "image_size": side, "precision": "32-true"}
     filled = defaults | {name: value for name, value in options.items() if value is not None}
     hierarchy = options.get("hierarchy") or Hierarchy()
     return filled | {"batch_size": min(N, filled["batch_size"]), "hierarchy": hierarchy, "workers": workers}

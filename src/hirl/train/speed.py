@@ -139,6 +139,7 @@ def make_loop(
         settings,
         images,
         start=None,
+        heads=None,
         workers=options["workers"],
         strict=False,
         skipped=Skipped(),
