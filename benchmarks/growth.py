@@ -4,8 +4,9 @@
 
 CPU seconds of one thread are counted, which other work on the machine hardly changes, and memory without the pages of
 mapped files, which the system takes back when it needs them. The model, for given levels and D, is
-seconds = fit · sample + assign · rows. Each factor is the geometric mean over all sizes but the largest, which the
-model then predicts. Each size runs in a process of its own.
+seconds = a + b · sample + c · rows: fitting grows with the sample, assigning with the rows. It is fitted, by relative
+least squares, once without the largest size, which it then predicts, and once to all. Each size runs in a process of
+its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import multiprocessing
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -114,7 +115,7 @@ def main() -> None:
         folder = options.folder or Path(own)
         folder.mkdir(parents=True, exist_ok=True)
         found = [in_own_process(folder, count) for count in SIZES if count <= options.largest]
-        if max(one["rows"] for one in found[:-1]) > PART:
+        if len(found) > 4:
             show_model(found)
         if options.all > SAMPLE:
             print("all rows:")
@@ -122,24 +123,20 @@ def main() -> None:
 
 
 def show_model(found: list[dict[str, float]]) -> None:
-    """Fit the model to all sizes but the largest, and compare it with what was measured."""
-    fit = _mean(one["fitting"] / min(one["rows"], SAMPLE) for one in found[:-1])
-    assign = _mean(one["assigning"] / one["rows"] for one in found[:-1] if one["rows"] > PART)
-    print(f"CPU seconds = {fit:.3g} · sample + {assign:.3g} · rows, fitted without the last size")
+    """Fit the model without the largest size and to all, and compare it with what was measured."""
 
-    def predicted(rows: float) -> float:
-        return fit * min(rows, SAMPLE) + assign * rows
+    def terms(rows: float) -> np.ndarray:
+        return np.array([1.0, min(rows, SAMPLE), rows])
 
-    for one in found:
-        ratio = predicted(one["rows"]) / (one["fitting"] + one["assigning"])
-        print(f"{one['rows']:>14,} rows: predicted / measured {ratio:.2f}")
-    for rows in BEYOND:
-        print(f"{rows:>14,} rows: {predicted(rows) / 3600:.2f} CPU hours")
-
-
-def _mean(values: Iterable[float]) -> float:
-    """Geometric."""
-    return float(np.exp(np.mean(np.log(list(values)))))
+    seconds = np.array([one["fitting"] + one["assigning"] for one in found])
+    known = np.stack([terms(one["rows"]) for one in found])
+    for name, count in (("without the largest size", len(found) - 1), ("to all sizes", len(found))):
+        model, *_ = np.linalg.lstsq(known[:count] / seconds[:count, None], np.ones(count), rcond=None)
+        print(f"fitted {name}: CPU seconds = {model[0]:.3g} + {model[1]:.3g} · sample + {model[2]:.3g} · rows")
+        for one, ratio in zip(found, known @ model / seconds, strict=True):
+            print(f"{one['rows']:>14,} rows: predicted / measured {ratio:.2f}")
+        for rows in BEYOND:
+            print(f"{rows:>14,} rows: {float(terms(rows) @ model) / 3600:.2f} CPU hours")
 
 
 if __name__ == "__main__":

@@ -78,12 +78,13 @@ def test_a_process_lost_in_an_epoch_on_two_machines(jobs: Jobs, command: list[st
     same_ends(Path(alone), Path(lost))
 
 
-def test_the_first_process_lost_in_kmeans_and_continued_by_fewer(
-    jobs: Jobs, command: list[str], tmp_path: Path
+@pytest.mark.parametrize("processes", [1, 4])
+def test_the_first_process_lost_in_kmeans_and_continued_by_fewer_or_more(
+    jobs: Jobs, command: list[str], tmp_path: Path, processes: int
 ) -> None:
     line = [*command, str(tmp_path / "run")]
     lose(jobs, line, processes=2, where="kmeans", at=4, rank=0)
-    code, output = jobs(line=line, where="never", at=0, rank=0)
+    code, output = jobs(line=line, processes=processes, where="never", at=0, rank=0)
     assert code == 0, output
     assert "continues at step 2 of 6" in output
     assert Run(tmp_path / "run").finished
