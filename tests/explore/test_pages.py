@@ -36,7 +36,7 @@ Opener = Callable[..., Any]
 
 
 @pytest.fixture
-def opened(browser: Browser) -> Iterator[Opener]:
+def opened(browser: Browser, tmp_path: Path) -> Iterator[Opener]:  # noqa: ARG001 - pages close before it is deleted
     """Opens a page; at the end there must have been no error, no dialogue, and no request but for files."""
     problems: list[str] = []
     contexts = []
