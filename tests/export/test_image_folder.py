@@ -67,10 +67,9 @@ def test_a_tree_with_names_goes_out_in_every_form(home: Path, capsys: pytest.Cap
     assert run_line("duplicates", *PHOTOS, "--threshold", "0.999") == 0
     assert run_line("duplicates", *PHOTOS, "--threshold", "0.999", "--out", "copies.parquet") == 0  # without a page
     copies = pandas.read_parquet("copies.parquet")
-    assert copies[["action", "kind", "file"]].values.tolist() == [
-        ["keep", None, "photos/00.png"],
-        ["drop", "bytes", "photos/31.png"],
-    ]
+    assert copies["action"].tolist() == ["keep", "drop"]
+    assert copies["file"].tolist() == ["photos/00.png", "photos/31.png"]
+    assert copies["kind"][1] == "bytes"
     assert run_line("export", *named, "--to", "table", "--out", "images.parquet") == 0
     table = pandas.read_parquet("images.parquet")
     nodes = [f"{len(levels) - 1}-{node}" for node in now.tree.image_paths[:, -1].tolist()]
