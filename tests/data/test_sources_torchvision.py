@@ -114,7 +114,7 @@ def test_sets_of_files_are_read_by_our_decoder(tmp_path: Path) -> None:
     folder = tmp_path / "dtd" / "dtd"
     for number, kind in enumerate(("banded", "dotted")):
         (folder / "images" / kind).mkdir(parents=True)
-        picture = Image.new("L", (40, 30), 100 * number)
+        picture = Image.new("L", (40, 32), 100 * number)
         picture.save(folder / "images" / kind / f"{kind}_1.jpg")
     (folder / "labels").mkdir()
     (folder / "labels" / "train1.txt").write_text("banded/banded_1.jpg\ndotted/dotted_1.jpg\n")
@@ -122,7 +122,7 @@ def test_sets_of_files_are_read_by_our_decoder(tmp_path: Path) -> None:
     assert images.label_names == (("banded", "dotted"),)
     assert images.labels is not None
     assert images.labels.tolist() == [[0], [1]]
-    assert images.read(1).shape == (3, 30, 40)
+    assert images.read(1).shape == (3, 32, 40)
     assert images.read(1, shorter=8).shape == (3, 8, 10)
     assert images.path(1).endswith("images/dotted/dotted_1.jpg")
 
