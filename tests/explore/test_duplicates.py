@@ -73,20 +73,24 @@ def test_copies_are_found_whatever_the_encoder_makes_of_them(tmp_path: Path) -> 
     for number in (4, 9, 21):
         with Image.open(folder / f"{number:02d}.png") as image:
             image.crop((3, 3, 61, 61)).save(folder / f"{number:02d} cropped.png")
+    shutil.copy(folder / "13.png", folder / "13 copy.png")
+    with Image.open(folder / "13.png") as image:
+        image.convert("L").convert("RGB").save(folder / "13 grey.bmp")  # of more bytes, but without the colours
     dice = np.random.default_rng(0)
     for shade in (200, 201):
         faint = dice.integers(shade, shade + 2, (64, 64, 3), dtype=np.uint8)
         Image.fromarray(faint).save(folder / f"faint {shade}.png")
     for name in ("blank", "blank, another file"):
         Image.new("RGB", (64, 64), "white").save(folder / f"{name}.png", compress_level=len(name) % 10)
-    features = dice.standard_normal((COUNT + 7, 16)).astype(np.float32)
-    features[COUNT + 3] = features[COUNT + 4]  # of the blank ones: by name they stand behind the numbers
+    features = dice.standard_normal((COUNT + 9, 16)).astype(np.float32)
+    features[COUNT + 5] = features[COUNT + 6]  # of the blank ones: by name they stand behind the numbers
     np.save(tmp_path / "features.npy", features)
     collection = open_collection(tmp_path / "features.npy", folder, quiet=True)
     found = names(find_duplicates(collection, 0.99), collection.paths)
     assert found == {
         "04.png": [("04 cropped.png", "near")],
         "09.png": [("09 cropped.png", "near")],
+        "13 copy.png": [("13 grey.bmp", "near"), ("13.png", "bytes")],
         "21.png": [("21 cropped.png", "near")],
         "blank.png": [("blank, another file.png", "pixels")],
     }

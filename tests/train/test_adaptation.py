@@ -32,6 +32,7 @@ from hirl.train.joint import first_output
 from hirl.train.loop import Loop
 from hirl.train.partners import find_partners
 from hirl.train.start import adaptation_view
+from hirl.train.start_and_adapted import comparison_text
 
 BACKBONE: dict[str, Any] = {"layers": [1, 1, 1, 1], "channels": [4, 4, 8, 8]}
 HALVES = (0.5, 0.5, 0.5)
@@ -119,6 +120,12 @@ def test_start_and_adapted_stand_side_by_side(adapted: Run, capsys: pytest.Captu
     shown = capsys.readouterr().out
     assert "the start → the adapted encoder" in shown
     assert "is better" in shown
+
+
+def test_differences_within_the_noise_name_no_winner() -> None:
+    shown = comparison_text({"silhouette": (0.041078, 0.041118), "agreement": (0.365, 0.36), "views": (0.8, 0.8)})
+    assert "Neither encoder is better: adaptation raises 0 of 3 figures" in shown
+    assert "The start is better" in comparison_text({"silhouette": (0.5, 0.4), "agreement": (0.365, 0.37)})
 
 
 @pytest.mark.parametrize("kind", [SimSiam, SwAV])

@@ -63,7 +63,8 @@ def run(config: Namespace) -> None:
             _write_page(collection, groups, lists, folder, why, overwrite=config.overwrite, progress=progress)
     kinds: list[str] = [copy.kind for group in groups for copy in group.copies]
     counts = ", ".join(f"{kind} {kinds.count(kind):,}" for kind in get_args(Kind))
-    print(f"{dropped:,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} groups")
+    several = "" if len(groups) == 1 else "s"
+    print(f"{dropped:,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} group{several}")
     if only_list:
         rows = _rows(collection, groups)
         write_list(config.out, _dropped(rows) if config.out.suffix.lower() == ".txt" else rows, COLUMNS)

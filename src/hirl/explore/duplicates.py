@@ -65,7 +65,7 @@ class Copies:
 
 
 def find_duplicates(collection: Collection, threshold: float, *, progress: Progress = no_progress) -> list[Copies]:
-    """Groups of copies, the largest first. The image kept is the one with most pixels, then bytes, then the first.
+    """Groups of copies, the largest first. Kept is an image in colour, then that with most pixels, bytes, or the first.
 
     Every image of a group repeats the kept one itself, not only another copy.
     """
@@ -235,8 +235,9 @@ def _certain_pairs(details: Tensor, chosen: list[int], progress: Progress) -> se
 
 @dataclass(frozen=True)
 class _Look:
-    """An image's pixels: how many, and their hash."""
+    """An image's pixels: whether they have colours, how many they are, and their hash."""
 
+    colour: bool
     pixels: int
     hash: bytes
 
@@ -244,7 +245,8 @@ class _Look:
 def _look(images: ImageSet, index: int) -> _Look:
     image = images.read(index)
     digest = hashlib.sha256(repr(tuple(image.shape)).encode() + np.ascontiguousarray(image.numpy()).tobytes()).digest()
-    return _Look(image.shape[-1] * image.shape[-2], digest)
+    colour = len(image) == 3 and not bool((image == image[:1]).all())
+    return _Look(colour, image.shape[-1] * image.shape[-2], digest)
 
 
 def _groups(
@@ -259,10 +261,10 @@ def _groups(
         if image != first:
             repeats[first].append(image)
 
-    def rank(image: int) -> tuple[int, int, int]:
-        path = Path(images.path(image))
+    def rank(image: int) -> tuple[bool, int, int, int]:
+        path, look = Path(images.path(image)), looks.get(image)
         size = path.stat().st_size if path.is_file() else 0
-        return (-looks[image].pixels if image in looks else 0, -size, image)
+        return (look is not None and not look.colour, 0 if look is None else -look.pixels, -size, image)
 
     taken: set[int] = set()
     groups = []
