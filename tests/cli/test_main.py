@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,17 @@ MISTAKES = {
     "a missing folder": (["cluster", "{features}", "--out", "no/such/tree"], "does not exist"),
     "a folder as output": (["cluster", "{features}", "--overwrite", "--out", "."], "it is a folder"),
 }
+
+
+def test_an_error_of_the_system_is_a_sentence(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Sequence[str]) -> None:
+        raise PermissionError(13, "Permission denied", "/elsewhere/run")
+
+    monkeypatch.setattr("hirl.cli.main._run", refused)
+    assert main(["runs"]) == 2
+    assert capsys.readouterr().err == "hirl: cannot read or write '/elsewhere/run': permission denied\n"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import sys
 import warnings
 from argparse import Namespace
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         if debug:
             raise
-        print("hirl:", " ".join(line.strip() for line in str(error).splitlines()), file=sys.stderr)
+        print("hirl:", " ".join(line.strip() for line in _message(error).splitlines()), file=sys.stderr)
         return MISTAKE
     except Stopped:  # which has been reported
         return STOPPED
@@ -111,6 +112,13 @@ def _run(args: Sequence[str]) -> None:
         config = parse(name, args[1:])
         with notice_lost_processes():
             COMMANDS[name].run(config)
+
+
+def _message(error: ValueError | OSError) -> str:
+    """The error as a sentence; the system's own have a number and two parts."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"cannot read or write {os.fsdecode(error.filename)!r}: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    return str(error)
 
 
 def parse(name: str, args: Sequence[str]) -> Namespace:
