@@ -28,6 +28,7 @@ PAPER = Hierarchy(  # as --config paper sets it
     start_epoch=0,
     weight=1.0,
     head_layers=2,
+    loss="paths",
     rebuild=True,
     features="pass",
     bank_momentum=0.0,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hirl import PrototypeTree, spd_loss
-from hirl.hierarchy.spd import Sampling
+from hirl.hierarchy.spd import Sampling, node_loss
 
 MakeTree = Callable[..., PrototypeTree]
 
@@ -333,3 +333,54 @@ def test_bad_input_is_named(random_tree: MakeTree, change: dict[str, object], me
     good: dict[str, object] = {"z": torch.randn(4, 2, 8), "leaves": torch.arange(4), "tree": random_tree((20, 5), 8)}
     with pytest.raises(ValueError, match=message):
         spd_loss(**(good | change))  # type: ignore[arg-type]
+
+
+def nodes_one_by_one(z: Tensor, tree: PrototypeTree, leaves: Tensor, temperature: float) -> float:
+    """The cross-entropy of every image and level, one after the other."""
+    total = 0.0
+    for image, leaf in zip(z, leaves.tolist(), strict=True):
+        for level, (representation, own) in enumerate(zip(image, path_of(tree, leaf), strict=True)):
+            unit = representation / representation.norm()
+            every = [math.exp(float(unit @ node) / temperature) for node in tree.prototypes[level]]
+            total -= math.log(math.exp(float(unit @ own) / temperature) / sum(every))
+    return total / z.shape[1] / len(z)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.1, 1.0])
+def test_the_loss_of_nodes_equals_a_slow_loop(random_tree: MakeTree, temperature: float) -> None:
+    tree = double(random_tree((20, 5, 2), 8))
+    z = torch.randn(6, 3, 8, dtype=torch.float64, requires_grad=True)
+    leaves = torch.tensor([0, 3, 3, 19, 7, 11])
+    expected = nodes_one_by_one(z, tree, leaves, temperature)
+    assert float(node_loss(z, tree, leaves, temperature=temperature)) == pytest.approx(expected, rel=1e-9)
+    assert torch.autograd.gradcheck(lambda z: node_loss(z, tree, leaves, temperature=temperature), (z,))
+
+
+def test_nodes_leave_alone_what_is_clearly_inside_and_paths_do_not() -> None:
+    directions = torch.eye(6)
+    tree = PrototypeTree(
+        prototypes=(directions, directions[:2] + 0),
+        parents=(torch.tensor([0, 0, 0, 1, 1, 1]),),
+        leaves=torch.zeros(1, dtype=torch.int64),
+    )
+    near = torch.tensor([[1.0, 0, 0, 0, 0, 0.3]])  # well inside leaf 0, yet not at its prototype
+    pulls = []
+    for loss in (
+        lambda z: node_loss(z, tree, torch.tensor([0]), temperature=0.05),
+        lambda z: spd_loss(z, tree, torch.tensor([0])),
+    ):
+        z = near[:, None].repeat(1, 2, 1).requires_grad_()
+        loss(z).backward()
+        assert z.grad is not None
+        pulls.append(float(z.grad.norm()))
+    assert pulls[0] < 1e-4 < 0.05 < pulls[1]
+
+
+def test_the_loss_of_nodes_is_exact_in_half_precision(random_tree: MakeTree) -> None:
+    tree = random_tree((20, 5), 8)
+    z, leaves = torch.randn(4, 2, 8).half(), torch.arange(4)
+    expected = nodes_one_by_one(z.double(), double(tree), leaves, 0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert float(node_loss(z, tree, leaves)) == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ValueError, match=r"0 … 19.*20"):
+        node_loss(z, tree, leaves + 17)

@@ -114,8 +114,10 @@ def test_every_setting_of_the_hierarchy_is_the_papers(name: str) -> None:
     settings = {field.name: getattr(hierarchy.resolve(IMAGES, row.epochs), field.name) for field in fields(hierarchy)}
     builder = settings.pop("builder")
     settings.pop("bank_momentum")  # has no effect without the bank
+    settings.pop("temperature")  # has no effect on the loss of paths
     assert settings == {
         "levels": row.levels,
+        "loss": "paths",  # Eq. 3
         "negatives": row.negatives,
         "start_epoch": row.start_epoch,
         "head_layers": row.head_layers,

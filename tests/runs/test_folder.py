@@ -50,7 +50,7 @@ def test_a_run_of_another_format_is_refused(
     for command in ("show", "evaluate", "tree"):
         assert main([command, str(run.folder)]) == 2
         shown = capsys.readouterr().err
-        assert f"has the format {written!r}, but this version of hirl reads 'hirl run 1' only" in shown
+        assert f"has the format {written!r}, but this version of hirl reads 'hirl run 2' only" in shown
         assert shown.count("\n") == 1
 
 

@@ -19,8 +19,8 @@ from hirl.hierarchy.following import follow
 from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.rows import Features, UnitRows
-from hirl.hierarchy.settings import Hierarchy
-from hirl.hierarchy.spd import Sampling, check_sampling, spd_loss
+from hirl.hierarchy.settings import Discrimination, Hierarchy
+from hirl.hierarchy.spd import Sampling, check_sampling, node_loss, spd_loss
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
 from hirl.ranks import Ranks
 
@@ -39,6 +39,8 @@ class SemanticPaths(nn.Module):
         head_layers: Linear layers per head, of width `dim`, with batch norm and ReLU in between; 0 for no heads: each
             of z¹…zᴸ is z⁰.
         weight: Factor on the loss; 1 as in Eq. 4.
+        loss: "paths" is the loss of Eq. 3, `spd_loss`; "nodes" a softmax over the nodes of each level, `node_loss`.
+        temperature: That of the softmax.
         sampling: "batch" draws negative paths once per batch, "image" once per image; see `spd_loss`.
         builder: Builds the trees.
     """
@@ -51,6 +53,8 @@ class SemanticPaths(nn.Module):
         negatives: int | None = 1000,
         head_layers: int = 2,
         weight: float = 1.0,
+        loss: Discrimination = "paths",
+        temperature: float = 0.1,
         sampling: Sampling = "batch",
         builder: TreeBuilder = HierarchicalKMeans(),  # noqa: B008 (frozen)
     ) -> None:
@@ -60,10 +64,14 @@ class SemanticPaths(nn.Module):
         check_sampling(negatives, sampling)
         self.dim = dim
         self.levels = check_levels(levels)
-        Hierarchy(negatives=negatives, head_layers=head_layers, weight=weight)  # checks them
+        Hierarchy(  # checks them
+            negatives=negatives, head_layers=head_layers, weight=weight, loss=loss, temperature=temperature
+        )
         self.head_layers = head_layers
         self.negatives = negatives
         self.weight = weight
+        self.loss = loss
+        self.temperature = temperature
         self.sampling = sampling
         self.builder = builder
         self.heads = nn.ModuleList(_head(dim, head_layers) for _ in self.levels)
@@ -108,7 +116,7 @@ class SemanticPaths(nn.Module):
         target: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Return L_SPD (Eq. 3) of z⁰ (B, D).
+        """Return L_SPD of z⁰ (B, D): Eq. 3, or `node_loss`.
 
         Each image is drawn towards the path of its leaf, which `find_leaves` gets from either the image's `index` (B,)
         in the data set or from `target` (B, D), z⁰ of another view of it. Images that are not in the tree are left out
@@ -138,6 +146,8 @@ class SemanticPaths(nn.Module):
             z, leaves = z[inside], leaves[inside]
             if len(leaves) == 0:
                 return z.sum() * 0.0
+        if self.loss == "nodes":
+            return node_loss(z, self.tree, leaves, temperature=self.temperature)
         return spd_loss(
             z,
             self.tree,
@@ -245,7 +255,8 @@ class SemanticPaths(nn.Module):
         self.tree = PrototypeTree.from_tensors(state) if state else None
 
     def extra_repr(self) -> str:
-        return f"dim={self.dim}, levels={self.levels}, negatives={self.negatives}, weight={self.weight}"
+        compared = f"negatives={self.negatives}" if self.loss == "paths" else f"temperature={self.temperature}"
+        return f"dim={self.dim}, levels={self.levels}, loss={self.loss!r}, {compared}, weight={self.weight}"
 
     def _check_z0(self, z0: Tensor, name: str) -> None:
         if not isinstance(z0, Tensor) or not z0.is_floating_point():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from hirl.hierarchy.builder import POOLED_FEATURES, HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.levels import check_levels, levels_by_number
 
 Assignment: TypeAlias = Literal["stored", "step"]
 ClusteredFeatures: TypeAlias = Literal["bank", "pass"]
+Discrimination: TypeAlias = Literal["paths", "nodes"]
 START_SHARE = 0.1  # T₁ as a share of the epochs: a tenth wherever the paper gives both, but for MoCo v3
 EQ_4_WEIGHT = 1.0
 
@@ -21,7 +22,11 @@ class Hierarchy:
 
     Args:
         levels: Prototypes per level, fine to coarse; by default fitted to the number of images.
-        negatives: Negative paths per image; null for all.
+        loss: What L_SPD compares: "paths", the path of an image with other paths (Eq. 3); "nodes", at each level the
+            image's node with all others, by a softmax over cosines, which leaves images of a node distinct. By default
+            nodes without heads, else paths.
+        negatives: For paths: negative paths per image; null for all.
+        temperature: For nodes: that of the softmax.
         start_epoch: T₁, the first epoch with a tree, counted from 0. By default half of the epochs if the method's
             arguments are chosen for the images, else, for a method with arguments or a recipe, a tenth of them.
         head_layers: Linear layers per head h_l; by default 2. 0, the default with a frozen encoder, is for no heads:
@@ -43,7 +48,9 @@ class Hierarchy:
     """
 
     levels: tuple[int, ...] | None = None
+    loss: Discrimination | None = None
     negatives: int | None = 1000
+    temperature: float = 0.1
     start_epoch: int | None = None
     head_layers: int | None = None
     weight: float | None = None
@@ -62,6 +69,10 @@ class Hierarchy:
             raise ValueError(f"weight is {self.weight}, but must be a number of at least 0")
         if self.negatives is not None and self.negatives < 1:
             raise ValueError(f"negatives is {self.negatives}, but must be at least 1, or null for all")
+        if self.loss is not None and self.loss not in get_args(Discrimination):
+            raise ValueError(f"loss is {self.loss!r}, but must be one of {', '.join(get_args(Discrimination))}")
+        if not 0 < self.temperature < math.inf:
+            raise ValueError(f"temperature is {self.temperature}, but must be a number above 0")
         if not 0 <= self.bank_momentum < 1:
             raise ValueError(f"bank_momentum is {self.bank_momentum}, but must be at least 0 and below 1")
         if self.head_layers is not None and self.head_layers < 0:
@@ -90,6 +101,7 @@ class Hierarchy:
         first = max(1, int(epochs * start_share + 1e-9)) if start_share else 0
         chosen = {
             "levels": tuple(levels_by_number(N)) if self.levels is None else check_levels(self.levels, N),
+            "loss": ("nodes" if head_layers == 0 else "paths") if self.loss is None else self.loss,
             "start_epoch": first if self.start_epoch is None else self.start_epoch,
             "weight": weight if self.weight is None else self.weight,
             "assign": ("stored" if head_layers == 0 else assign) if self.assign is None else self.assign,
@@ -108,6 +120,7 @@ class ResolvedHierarchy(Hierarchy):
     """HIRL's settings of one run, with nothing left open."""
 
     levels: tuple[int, ...]
+    loss: Discrimination
     start_epoch: int
     weight: float
     assign: Assignment

@@ -1,4 +1,7 @@
-"""Semantic path discrimination: the similarity of an image to a path (Eq. 2) and the loss on it (Eq. 3)."""
+"""Semantic path discrimination: the similarity of an image to a path (Eq. 2) and the loss on it (Eq. 3).
+
+`node_loss` is another loss for the same purpose, with a softmax over the nodes of each level.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -33,7 +37,8 @@ def spd_loss(
 
     Computes in float32 at least, whatever the type of z, under autocast too; values and gradients are always finite.
     """
-    _check(z, tree, leaves, negatives, sampling)
+    _check(z, tree, leaves)
+    check_sampling(negatives, sampling)
     tree = tree if tree.device == z.device else tree.to(z.device)
     leaves = leaves.to(z.device)
     others = tree.levels[0] - 1
@@ -45,6 +50,25 @@ def spd_loss(
     with torch.autocast(z.device.type, enabled=False):
         loss: Tensor = _PathDiscrimination.apply(z, tree, drawn, excluded, count)
     return loss
+
+
+def node_loss(z: Tensor, tree: PrototypeTree, leaves: Tensor, *, temperature: float = 0.1) -> Tensor:
+    """Return a cross-entropy, the mean over levels, for representations z (B, L, D) of images at `leaves` (B,).
+
+    At each level the classes are its nodes, and an image's logits are its cosines with their prototypes, divided by
+    `temperature`. An image that is much nearer to its own node than to all others is no longer pulled, so that images
+    of a node stay distinct; the loss of Eq. 3 pulls until they are all equal to the prototype.
+    """
+    _check(z, tree, leaves)
+    tree = tree if tree.device == z.device else tree.to(z.device)
+    paths = tree.paths[leaves.to(z.device)]  # (B, L)
+    with torch.autocast(z.device.type, enabled=False):
+        unit = F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)), dim=-1)
+        terms = [
+            F.cross_entropy(unit[:, level] @ nodes.to(unit.dtype).T / temperature, paths[:, level])
+            for level, nodes in enumerate(tree.prototypes)
+        ]
+    return torch.stack(terms).mean()
 
 
 class _PathDiscrimination(torch.autograd.Function):
@@ -166,7 +190,7 @@ def _unit(z: Tensor) -> tuple[Tensor, Pull]:
     return unit, pull
 
 
-def _check(z: Tensor, tree: PrototypeTree, leaves: Tensor, negatives: int | None, sampling: str) -> None:
+def _check(z: Tensor, tree: PrototypeTree, leaves: Tensor) -> None:
     if z.ndim != 3 or not z.is_floating_point() or z.shape[1:] != (len(tree.levels), tree.dim):
         raise ValueError(
             f"z must be a float tensor of shape (B, {len(tree.levels)}, {tree.dim}) for this tree, "
@@ -179,7 +203,6 @@ def _check(z: Tensor, tree: PrototypeTree, leaves: Tensor, negatives: int | None
     # Not on a GPU, where reading the values would make every step wait.
     if leaves.device.type == "cpu" and not 0 <= int(leaves.min()) <= int(leaves.max()) < tree.levels[0]:
         raise ValueError(f"leaves must lie in 0 … {tree.levels[0] - 1}, not {int(leaves.min())} … {int(leaves.max())}")
-    check_sampling(negatives, sampling)
 
 
 def check_sampling(negatives: int | None, sampling: str) -> None:

@@ -24,7 +24,7 @@ from hirl.files import CHECKSUM, Damaged, atomic_write, full_disk_named, verify
 from hirl.runs.metrics import SECONDS_KMEANS
 from hirl.runs.reports import read_reports, report_line
 
-FORMAT = "hirl run 1"
+FORMAT = "hirl run 2"
 OPTIONS = (
     "data", "method", "hierarchy", "epochs", "batch_size", "image_size", "seed", "split", "channels", "mean", "std",
     "precision", "accumulate", "encoder", "cached_views", "neighbours",

@@ -79,7 +79,8 @@ def load_trained(run: RunFolder, *, method: str | type[Method] | None = None) ->
     built.build(Plan(**state["plan"]))
     paths = None
     if tree is not None:
-        own = {name: config["hierarchy"][name] for name in ("negatives", "head_layers", "weight")}
+        names = ("negatives", "head_layers", "weight", "loss", "temperature")
+        own = {name: config["hierarchy"][name] for name in names}
         paths = SemanticPaths(tree.dim, tree.levels, **own)
     try:
         built.load_state_dict(_below(METHOD, weights))

@@ -273,6 +273,8 @@ def build_paths(hierarchy: ResolvedHierarchy | None, method: Method, seed: int) 
         negatives=hierarchy.negatives,
         head_layers=hierarchy.head_layers,
         weight=hierarchy.weight,
+        loss=hierarchy.loss,
+        temperature=hierarchy.temperature,
         builder=hierarchy.builder,
     )
     synchronise_batch_norm(paths)
