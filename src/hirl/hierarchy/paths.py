@@ -54,7 +54,7 @@ class SemanticPaths(nn.Module):
         head_layers: int = 2,
         weight: float = 1.0,
         loss: Discrimination = "paths",
-        temperature: float = 0.1,
+        temperature: float = 0.07,
         sampling: Sampling = "batch",
         builder: TreeBuilder = HierarchicalKMeans(),  # noqa: B008 (frozen)
     ) -> None:

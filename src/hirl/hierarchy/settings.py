@@ -50,7 +50,7 @@ class Hierarchy:
     levels: tuple[int, ...] | None = None
     loss: Discrimination | None = None
     negatives: int | None = 1000
-    temperature: float = 0.1
+    temperature: float = 0.07
     start_epoch: int | None = None
     head_layers: int | None = None
     weight: float | None = None

@@ -52,7 +52,7 @@ def spd_loss(
     return loss
 
 
-def node_loss(z: Tensor, tree: PrototypeTree, leaves: Tensor, *, temperature: float = 0.1) -> Tensor:
+def node_loss(z: Tensor, tree: PrototypeTree, leaves: Tensor, *, temperature: float = 0.07) -> Tensor:
     """Return a cross-entropy, the mean over levels, for representations z (B, L, D) of images at `leaves` (B,).
 
     At each level the classes are its nodes, and an image's logits are its cosines with their prototypes, divided by
