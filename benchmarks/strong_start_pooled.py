@@ -3,7 +3,8 @@
     python -m benchmarks.strong_start_pooled strong/plants strong/grocery128 --out strong/all
 
 The folders are those that `benchmarks.strong_start` wrote. A pair is one set, method and seed. p-values are of sign
-flips, and are corrected for the number of comparisons in the table by Holm's method.
+flips, and are corrected for the number of comparisons in the table by Holm's method. Tables of all sets and of each,
+and plots of each set pooled over methods.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ from __future__ import annotations
 import argparse
 import csv
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from statistics import mean
 
-from hirl.studies.paired import paired
+from hirl.studies.comparison_plot import write_plots
+from hirl.studies.paired import differences_of, paired
 from hirl.terminal.tables import Cells, print_tables, write_tables
 
 ARM = "HIRL"
+ORDER = ("base", "neighbours", "frozen", "paper")
 MEASURES = {
     "KNN": "knn, ",
     "linear": "linear, ",
@@ -25,26 +29,22 @@ MEASURES = {
     "AMI of the tree": "tree, AMI, ",
 }
 LABELS = ("finest", "coarsest")
-Pairs = dict[tuple[str, str, str], list[float]]
-"""By measure, labels and the other arm: the differences of HIRL from it."""
+Found = dict[str, dict[tuple[str, str], dict[int, float]]]
+"""By figure, such as "KNN, finest labels": by set and arm the value of every method and seed, numbered alike in all arms."""
 
 
-def read_pairs(folders: Iterable[Path]) -> Pairs:
-    pairs: Pairs = defaultdict(list)
+def read(folders: Iterable[Path]) -> Found:
+    found: Found = defaultdict(lambda: defaultdict(dict))
     for folder in folders:
         values = _values(folder / "figures.csv")
-        methods, arms = ({key[place] for key in values} for place in (0, 2))
+        numbers = {pair: number for number, pair in enumerate(dict.fromkeys((key[0], key[3]) for key in values))}
         for measure, start in MEASURES.items():
             own = list(dict.fromkeys(name for _, name, _, _ in values if name.startswith(start) and "own" not in name))
-            for labels, name in zip(LABELS, (own[0], own[-1]), strict=True):
-                for method, other in ((method, arm) for method in sorted(methods) for arm in sorted(arms - {ARM})):
-                    seeds = [seed for of, figure, arm, seed in values if (of, figure, arm) == (method, name, ARM)]
-                    pairs[measure, labels, other] += [
-                        values[method, name, ARM, seed] - values[method, name, other, seed]
-                        for seed in seeds
-                        if (method, name, other, seed) in values
-                    ]
-    return pairs
+            for labels, figure in zip(LABELS, (own[0], own[-1]), strict=True):
+                for (method, name, arm, seed), value in values.items():
+                    if name == figure:
+                        found[f"{measure}, {labels} labels"][folder.name, arm][numbers[method, seed]] = value
+    return found
 
 
 def _values(file: Path) -> dict[tuple[str, str, str, str], float]:
@@ -68,16 +68,47 @@ def holm(ps: Sequence[float]) -> list[float]:
     return corrected
 
 
-def table(pairs: Pairs) -> Cells:
-    found = {key: paired(differences) for key, differences in pairs.items()}
-    tested = {key: one for key, one in found.items() if one is not None and one.p is not None}
-    corrected = dict(zip(tested, holm([one.p for one in tested.values() if one.p is not None]), strict=True))
+def _differences(found: Found, sets: Iterable[str]) -> Iterator[tuple[str, str, list[float]]]:
+    """By figure and other arm: the differences of HIRL from it over these sets."""
+    sets = list(sets)
+    for figure, values in found.items():
+        for other in (arm for arm in ORDER if any((name, arm) in values for name in sets)):
+            pairs = [differences_of(values.get((name, other), {}), values.get((name, ARM), {})) for name in sets]
+            yield figure, other, [difference for of_set in pairs for difference in of_set]
+
+
+def pooled(found: Found, sets: Iterable[str]) -> Cells:
+    """Every figure and other arm with the mean difference over all pairs, and its p-value corrected for their number."""
+    tested = []
+    for figure, other, differences in _differences(found, sets):
+        one = paired(differences)
+        if one is not None and one.p is not None:
+            above = f"{sum(difference > 0 for difference in differences)} of {one.pairs}"
+            tested.append((figure, other, above, _points(one.difference, one.error), one.p))
+    corrected = holm([p for *_, p in tested])
+    rows = [[*row, f"{p:.4f}", f"{fixed:.4f}"] for (*row, p), fixed in zip(tested, corrected, strict=True)]
+    return [["figure", f"{ARM} against", "pairs above", "difference", "p", "p, corrected"], *rows]
+
+
+def by_set(found: Found, name: str) -> Cells:
+    """The means of every arm on one set, and HIRL's differences from each other arm."""
+    others = [arm for arm in ORDER if any((name, arm) in values for values in found.values())]
     rows = []
-    for key, one in tested.items():
-        above = sum(difference > 0 for difference in pairs[key])
-        shown = f"{100 * one.difference:+.2f} ± {100 * (one.error or 0):.2f}".replace("-", "−")
-        rows.append([*key, f"{above} of {one.pairs}", shown, f"{one.p:.4f}", f"{corrected[key]:.4f}"])
-    return [["figure", "labels", f"{ARM} against", "pairs above", "difference", "p", "p, corrected"], *rows]
+    for figure, values in found.items():
+        means = [f"{100 * mean(values[name, arm].values()):.2f}" for arm in (*others, ARM)]
+        rows.append([figure, *means])
+    for figure, other, differences in _differences(found, [name]):
+        one = paired(differences)
+        if one is not None:
+            place = 1 + len(others) + 1 + others.index(other)
+            row = next(row for row in rows if row[0] == figure)
+            row += [""] * (place + 1 - len(row))
+            row[place] = _points(one.difference, one.error)
+    return [["figure", *others, ARM, *(f"{ARM} − {other}" for other in others)], *rows]
+
+
+def _points(difference: float, error: float | None) -> str:
+    return f"{100 * difference:+.2f} ± {100 * (error or 0):.2f}".replace("-", "−")
 
 
 def main() -> None:
@@ -86,9 +117,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    tables = {"all sets": table(read_pairs(given.folders))}
+    found = read(given.folders)
+    sets = [folder.name for folder in given.folders]
+    tables = {"all sets": pooled(found, sets)} | {name: by_set(found, name) for name in sets}
     write_tables(given.out, tables)
     print_tables(tables)
+    # frozen has one value per set, whatever the method: as points of a plot it would look like several
+    write_plots(given.out, {figure: {key: of[key] for key in of if key[1] != "frozen"} for figure, of in found.items()})
 
 
 if __name__ == "__main__":
