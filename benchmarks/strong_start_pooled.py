@@ -30,7 +30,7 @@ MEASURES = {
 }
 LABELS = ("finest", "coarsest")
 Found = dict[str, dict[tuple[str, str], dict[int, float]]]
-"""By figure, such as "KNN, finest labels": by set and arm the value of every method and seed, numbered alike in all arms."""
+"""By figure, such as "KNN, finest labels", then by set and arm: the value of every pair, by its number."""
 
 
 def read(folders: Iterable[Path]) -> Found:
@@ -78,7 +78,7 @@ def _differences(found: Found, sets: Iterable[str]) -> Iterator[tuple[str, str, 
 
 
 def pooled(found: Found, sets: Iterable[str]) -> Cells:
-    """Every figure and other arm with the mean difference over all pairs, and its p-value corrected for their number."""
+    """Every figure and other arm: the mean difference over all pairs, and its p-value corrected for their number."""
     tested = []
     for figure, other, differences in _differences(found, sets):
         one = paired(differences)
