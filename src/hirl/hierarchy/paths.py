@@ -94,7 +94,9 @@ class SemanticPaths(nn.Module):
     def encode(self, z0: Tensor) -> Tensor:
         """Return z¹…zᴸ (B, L, D) of z⁰ (B, D), which may be of another float type than the heads."""
         self._check_z0(z0, "z0")
-        weight = next(self.heads.parameters(), z0)
+        if self.head_layers == 0:
+            return z0[:, None].expand(-1, len(self.levels), -1)
+        weight = next(self.heads.parameters())
         return torch.stack([head(z0.to(weight.dtype)) for head in self.heads], dim=1)
 
     def forward(

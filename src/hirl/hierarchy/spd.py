@@ -63,11 +63,10 @@ def node_loss(z: Tensor, tree: PrototypeTree, leaves: Tensor, *, temperature: fl
     tree = tree if tree.device == z.device else tree.to(z.device)
     paths = tree.paths[leaves.to(z.device)]  # (B, L)
     with torch.autocast(z.device.type, enabled=False):
-        unit = F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)), dim=-1)
-        terms = [
-            F.cross_entropy(unit[:, level] @ nodes.to(unit.dtype).T / temperature, paths[:, level])
-            for level, nodes in enumerate(tree.prototypes)
-        ]
+        terms = []
+        for level, nodes in enumerate(tree.prototypes):
+            unit = F.normalize(z[:, level].to(torch.promote_types(z.dtype, torch.float32)), dim=1)
+            terms.append(F.cross_entropy(unit @ nodes.to(unit.dtype).T / temperature, paths[:, level]))
     return torch.stack(terms).mean()
 
 
