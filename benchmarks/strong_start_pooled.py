@@ -37,12 +37,15 @@ def read(folders: Iterable[Path]) -> Found:
     found: Found = defaultdict(lambda: defaultdict(dict))
     for folder in folders:
         values = _values(folder / "figures.csv")
-        numbers = {pair: number for number, pair in enumerate(dict.fromkeys((key[0], key[3]) for key in values))}
+        finished = dict.fromkeys((method, seed) for method, _, arm, seed in values if arm == ARM)
+        if not finished:
+            raise SystemExit(f"{folder} has no finished run of {ARM} yet")
+        numbers = {pair: number for number, pair in enumerate(finished)}
         for measure, start in MEASURES.items():
             own = list(dict.fromkeys(name for _, name, _, _ in values if name.startswith(start) and "own" not in name))
             for labels, figure in zip(LABELS, (own[0], own[-1]), strict=True):
                 for (method, name, arm, seed), value in values.items():
-                    if name == figure:
+                    if name == figure and (method, seed) in numbers:
                         found[f"{measure}, {labels} labels"][folder.name, arm][numbers[method, seed]] = value
     return found
 
