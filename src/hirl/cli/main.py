@@ -29,6 +29,7 @@ from hirl.cli.tsne import TSNE
 from hirl.cli.tune import TUNE
 from hirl.cli.views import VIEWS
 from hirl.config.parser import Parser
+from hirl.freed_memory import keep_freed_memory
 from hirl.signals import Stopped
 
 COMMANDS = {command.name: command for command in (
@@ -110,6 +111,7 @@ def _run(args: Sequence[str]) -> None:
         from hirl.processes import notice_lost_processes
 
         config = parse(name, args[1:])
+        keep_freed_memory()
         with notice_lost_processes():
             COMMANDS[name].run(config)
 
