@@ -43,7 +43,7 @@ def read(folders: Iterable[Path]) -> Found:
         numbers = {pair: number for number, pair in enumerate(finished)}
         for measure, start in MEASURES.items():
             own = list(dict.fromkeys(name for _, name, _, _ in values if name.startswith(start) and "own" not in name))
-            for labels, figure in zip(LABELS, (own[0], own[-1]), strict=True):
+            for labels, figure in zip(LABELS, (own[0], own[-1]), strict=True) if own else ():  # not of every task
                 for (method, name, arm, seed), value in values.items():
                     if name == figure and (method, seed) in numbers:
                         found[f"{measure}, {labels} labels"][folder.name, arm][numbers[method, seed]] = value
