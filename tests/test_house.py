@@ -178,6 +178,19 @@ def test_imports_stay_within_the_plan() -> None:
             assert other in MAY_IMPORT[room], f"{sorted(files)} import {other}; {room} may not"
 
 
+def test_no_name_means_two_things() -> None:
+    """A public class or function of one name stands in one room only; every command has its `options` and `run`."""
+    homes: dict[str, dict[str, str]] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        place = file.relative_to(PACKAGE)
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, {}).setdefault(place.with_suffix("").parts[0], place.as_posix())
+    assert len(homes) > 500
+    shared = {name: sorted(found.values()) for name, found in homes.items() if len(found) > 1}
+    assert not shared, f"one name, several meanings: {shared}"
+
+
 RETIRED = {"apart", "said", "seen", "tell", "told", "whole", "words"}  # they named too many different things
 
 

@@ -21,7 +21,15 @@ from hirl.evals.base import Subject
 from hirl.evals.finetune import FineTune
 from hirl.evals.training import regularisation
 from hirl.evals.training.classifier_training import Classifier
-from hirl.evals.training.regularisation import PLAIN, PUBLISHED, Regularisation, add_drop_paths, erase, mix, smoothed
+from hirl.evals.training.regularisation import (
+    PLAIN,
+    PUBLISHED,
+    Regularisation,
+    add_drop_paths,
+    erase,
+    mix_images,
+    smoothed,
+)
 from hirl.evals.training.supervised import Supervision
 from hirl.evals.training.training_settings import FINE_TUNE_VIT
 from hirl.methods.parts.drop_path import DropPath
@@ -142,7 +150,7 @@ def test_images_and_targets_are_mixed_alike(settings: dict[str, float], generato
     chosen = Regularisation(**settings)  # type: ignore[arg-type]
     boxes = 0
     for step in range(20):
-        images, targets = mix(coded(labels, 5), labels, 5, chosen, seed=0, step=step, first=0)
+        images, targets = mix_images(coded(labels, 5), labels, 5, chosen, seed=0, step=step, first=0)
         torch.testing.assert_close(images.mean((2, 3)), targets)
         torch.testing.assert_close(targets.sum(1), torch.ones(16))
         partners = labels.view(8, 2).flip(1).flatten()
@@ -162,18 +170,18 @@ def test_parts_of_a_batch_are_mixed_as_the_batch(monkeypatch: pytest.MonkeyPatch
     labels = torch.randint(5, (24,), generator=generator)
     images = torch.rand(24, 3, 8, 8, generator=generator)
     options = {"seed": 3, "step": 4}
-    mixed, targets = mix(images.clone(), labels, 5, PUBLISHED, **options, first=0)
+    mixed, targets = mix_images(images.clone(), labels, 5, PUBLISHED, **options, first=0)
     for start, stop in ((0, 12), (12, 24), (4, 10)):
-        part, found = mix(images[start:stop].clone(), labels[start:stop], 5, PUBLISHED, **options, first=start)
+        part, found = mix_images(images[start:stop].clone(), labels[start:stop], 5, PUBLISHED, **options, first=start)
         assert torch.equal(part, mixed[start:stop])
         assert torch.equal(found, targets[start:stop])
-    other, _ = mix(images.clone(), labels, 5, PUBLISHED, seed=3, step=5, first=0)
+    other, _ = mix_images(images.clone(), labels, 5, PUBLISHED, seed=3, step=5, first=0)
     assert not torch.equal(other, mixed)
 
 
 def test_a_row_without_partner_stays_as_it_is(generator: torch.Generator) -> None:
     labels, images = torch.tensor([0, 1, 2]), torch.rand(3, 3, 8, 8, generator=generator)
-    mixed, targets = mix(images.clone(), labels, 3, PUBLISHED, seed=0, step=0, first=0)
+    mixed, targets = mix_images(images.clone(), labels, 3, PUBLISHED, seed=0, step=0, first=0)
     assert torch.equal(mixed[2], images[2])
     torch.testing.assert_close(targets[2], torch.tensor([0.1 / 3, 0.1 / 3, 0.9 + 0.1 / 3]))
     assert torch.equal(targets[2:], smoothed(labels[2:], 3, 0.1))

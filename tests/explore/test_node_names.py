@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from hirl.encoders.embedded import Classifier
+from hirl.encoders.embedded import ImageNetClassifier
 from hirl.explore.collection import Collection
 from hirl.explore.node_names import (
     CLASSES,
@@ -45,9 +45,9 @@ def test_labels_name_nodes_at_the_finest_level_that_most_images_share() -> None:
     }
 
 
-def classifier(names: list[str], definitions: list[str]) -> Classifier:
+def classifier(names: list[str], definitions: list[str]) -> ImageNetClassifier:
     """Feature i is the logit of class i."""
-    return Classifier(torch.eye(len(names)), torch.zeros(len(names)), tuple(names), tuple(definitions))
+    return ImageNetClassifier(torch.eye(len(names)), torch.zeros(len(names)), tuple(names), tuple(definitions))
 
 
 def sure(classes: list[int], count: int) -> Tensor:

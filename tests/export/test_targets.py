@@ -23,7 +23,7 @@ from hirl import Run
 from hirl.cli.main import main
 from hirl.explore.kept_tree import tree_id
 from hirl.export import export_encoder
-from hirl.export.network import Pixels
+from hirl.export.network import PixelFormat
 from hirl.export.timm_folder import crop_share
 from hirl.features.open_encoder import open_encoder
 from hirl.runs.representations import load_trained
@@ -240,4 +240,4 @@ def test_any_module_is_exported(tmp_path: Path) -> None:
 def test_timm_resizes_to_the_same_side() -> None:
     for size in range(96, 600):
         resize = round(size * 256 / 224)
-        assert math.floor(size / crop_share(Pixels(size, resize, 3, (0.5,), (0.5,)))) == resize
+        assert math.floor(size / crop_share(PixelFormat(size, resize, 3, (0.5,), (0.5,)))) == resize

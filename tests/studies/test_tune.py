@@ -18,7 +18,7 @@ from hirl.methods import DINO, dino
 from hirl.run import Run
 from hirl.studies import tune
 from hirl.studies.tune import LOSSES, held_out_loss
-from hirl.train.loop import Loop
+from hirl.train.epoch_trees import EpochTrees
 
 OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 16, "accelerator": "cpu", "devices": 1, "knn_every": 0}
 HIERARCHY = Hierarchy(levels=(8, 2), negatives=3, weight=0.25, start_epoch=1)
@@ -113,17 +113,17 @@ def test_a_run_killed_before_its_final_tree_gets_the_same_score(
 ) -> None:
     held, kept = parts(20)
     alone = pretrain(kept, small_dino(), HIERARCHY, out=tmp_path / "alone", **OPTIONS)
-    build = Loop._build_tree
+    build = EpochTrees.build
 
-    def killed(self: Loop, epoch: int) -> None:
-        if epoch == self.plan.epochs:
+    def killed(self: EpochTrees, epoch: int, *features: Any) -> None:
+        if epoch == self.epochs:
             raise KeyboardInterrupt
-        build(self, epoch)
+        build(self, epoch, *features)
 
-    monkeypatch.setattr(Loop, "_build_tree", killed)
+    monkeypatch.setattr(EpochTrees, "build", killed)
     with pytest.raises(KeyboardInterrupt):
         pretrain(kept, small_dino(), HIERARCHY, out=tmp_path / "killed", **OPTIONS)
-    monkeypatch.setattr(Loop, "_build_tree", build)
+    monkeypatch.setattr(EpochTrees, "build", build)
     expected = held_out_loss(alone, DINO, held, seed=0)
     unfinished = Run(tmp_path / "killed")
     assert held_out_loss(unfinished, DINO, held, seed=0) == expected

@@ -15,7 +15,7 @@ from lightning_fabric.plugins import MixedPrecision
 from hirl.data import Shapes
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method
-from hirl.train import loop
+from hirl.train import epoch_trees, loop
 from hirl.train.pretrain import pretrain
 
 from ..jobs import after, die, kill_before, kill_in_checkpoint, serve
@@ -35,7 +35,7 @@ def small(method: str) -> Method:
 
 def kill_in_clustering(at: int, shot: Callable[[], None] = die) -> None:
     """Kill this process at the `at`-th clustering chunk, over all trees."""
-    build_tree, due = loop.Loop._build_tree, after(at)
+    build_tree, due = epoch_trees.EpochTrees.build, after(at)
 
     def built(self: Any, *arguments: Any, **options: Any) -> None:
         start = self.observer.on_tree_start
@@ -55,7 +55,7 @@ def kill_in_clustering(at: int, shot: Callable[[], None] = die) -> None:
         build_tree(self, *arguments, **options)
         self.observer.on_tree_start = start
 
-    loop.Loop._build_tree = built  # type: ignore[method-assign]
+    epoch_trees.EpochTrees.build = built  # type: ignore[method-assign]
 
 
 def arm(where: str, at: int) -> None:

@@ -17,13 +17,30 @@ from hirl.explore.embed import embed
 from hirl.methods import SimSiam
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.representations import load_trained
-from hirl.train import loop
+from hirl.train.epoch_trees import EpochTrees
 
 OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 16, "accelerator": "cpu", "devices": 1, "knn_every": 0}
 
 
 def simsiam() -> SimSiam:
     return SimSiam(backbone="resnet10t", backbone_args={"channels": [8, 8, 16, 16]}, dim=16, predictor_hidden=8)
+
+
+def collapse_in(monkeypatch: pytest.MonkeyPatch, epochs: tuple[int, ...]) -> None:
+    """Make z⁰ of all images one point when the trees of these epochs are built, from 0; the final tree is that of 3."""
+    build, embed_all = EpochTrees.build, EpochTrees._embed_all
+    built: list[int] = []
+
+    def numbered(self: EpochTrees, epoch: int, *features: Any) -> None:
+        built.append(epoch)
+        build(self, epoch, *features)
+
+    def one_point(self: EpochTrees) -> tuple[Tensor, Tensor]:
+        index, z0 = embed_all(self)
+        return index, torch.ones_like(z0) if built[-1] in epochs else z0
+
+    monkeypatch.setattr(EpochTrees, "build", numbered)
+    monkeypatch.setattr(EpochTrees, "_embed_all", one_point)
 
 
 @pytest.fixture(scope="module")
@@ -59,10 +76,7 @@ def test_the_agreement_is_that_of_the_bank_with_clean_images(
 ) -> None:
     """With a bank that holds the clean features themselves, all leaves agree."""
 
-    def clean(self: loop.Loop) -> tuple[Tensor, Tensor]:
-        return self._embed_all()
-
-    monkeypatch.setattr(loop.Loop, "_features", clean)
+    monkeypatch.setattr(EpochTrees, "_features", lambda self, *_: self._embed_all())
     run = pretrain(shapes, simsiam(), Hierarchy(levels=(12, 4), start_epoch=1), out=tmp_path / "run", **OPTIONS)
     assert [line["bank_agreement"] for line in run.metrics() if "bank_agreement" in line] == [1, 1]
 
@@ -71,13 +85,7 @@ def test_a_collapsed_encoder_keeps_the_prototypes_of_the_last_epoch(
     shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that trained to the end is not lost because its images can no longer be clustered."""
-    original = loop.Loop._embed_all
-
-    def one_point(self: loop.Loop) -> tuple[Tensor, Tensor]:
-        index, z0 = original(self)
-        return index, torch.ones_like(z0) if self.step == self.plan.steps else z0
-
-    monkeypatch.setattr(loop.Loop, "_embed_all", one_point)
+    collapse_in(monkeypatch, epochs=(3,))
     with pytest.warns(UserWarning, match="the finished run keeps the prototypes of the last tree: .* too few"):
         run = pretrain(shapes, simsiam(), Hierarchy(levels=(12, 4), start_epoch=1), out=tmp_path / "run", **OPTIONS)
     assert run.finished
@@ -89,13 +97,7 @@ def test_a_run_goes_on_with_the_last_tree_or_without_one(
     collapsed: tuple[int, ...], shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """z⁰ is one point in the epochs `collapsed`, 3 being the final tree: training goes on, with a warning for each."""
-    original = loop.Loop._embed_all
-
-    def one_point(self: loop.Loop) -> tuple[Tensor, Tensor]:
-        index, z0 = original(self)
-        return index, torch.ones_like(z0) if self.step // self.plan.steps_per_epoch in collapsed else z0
-
-    monkeypatch.setattr(loop.Loop, "_embed_all", one_point)
+    collapse_in(monkeypatch, collapsed)
     hierarchy = Hierarchy(levels=(12, 4), start_epoch=1, features="pass")
     with pytest.warns(UserWarning, match="too few") as warned:
         run = pretrain(shapes, simsiam(), hierarchy, out=tmp_path / "run", **OPTIONS)

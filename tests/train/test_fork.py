@@ -78,7 +78,7 @@ def test_a_forked_run_killed_before_its_first_step_continues(tmp_path: Path, mon
     hierarchy = Hierarchy(levels=(12, 4), negatives=5, start_epoch=2)
     alone = train("MoCoV2", tmp_path / "alone", hierarchy)
     with monkeypatch.context() as patch:
-        patch.setattr("hirl.train.loop.Loop._build_tree", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("hirl.train.epoch_trees.EpochTrees.build", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             train("MoCoV2", tmp_path / "forked", hierarchy, stage_one=base.folder)
     forked = train("MoCoV2", tmp_path / "forked", hierarchy)  # its own state: the baseline is no longer needed

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hirl.data import ImageSet
     from hirl.explore.collection import Collection
     from hirl.explore.gallery_page import Gallery
-    from hirl.explore.search import Neighbours
+    from hirl.explore.search import FoundImages
 
 
 def options(parser: Parser) -> None:
@@ -38,11 +38,11 @@ def run(config: Namespace) -> None:
     from hirl.explore.gallery_page import write_gallery
     from hirl.explore.page import page_folder
     from hirl.explore.search import NO_ENCODER, open_query, query_representations, search, search_report
-    from hirl.explore.subjects import kind_of
+    from hirl.explore.subjects import subject_kind
     from hirl.terminal.progress import progress_bars
 
     folder = target(config, "search")
-    if kind_of(config.subject) == "features":
+    if subject_kind(config.subject) == "features":
         raise ValueError(NO_ENCODER)
     open_query(config.query, channels=3)  # a mistake in its name is found before the work
     collection = collection_of(config)
@@ -60,7 +60,7 @@ def run(config: Namespace) -> None:
     print(f"Page and search.json written to {folder}. {page_address(folder)}")
 
 
-def gallery_of(collection: Collection, query: ImageSet, found: list[Neighbours]) -> Gallery:
+def gallery_of(collection: Collection, query: ImageSet, found: list[FoundImages]) -> Gallery:
     from hirl.explore.gallery_page import Gallery, Group, Tile
 
     groups = [Group("Query", [Tile((query, 0), Path(query.path(0)).name, "query")])]

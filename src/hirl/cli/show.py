@@ -35,10 +35,10 @@ def show_options(parser: Parser) -> None:
 
 
 def show(config: Namespace) -> None:
-    (write_page if config.page else show_run)(RunFolder(config.run))
+    (show_page if config.page else show_run)(RunFolder(config.run))
 
 
-def write_page(run: RunFolder) -> None:
+def show_page(run: RunFolder) -> None:
     """Write the run's curves, warnings, results and configuration as a page."""
     from hirl.explore.run_page import write_run_page
 

@@ -75,11 +75,11 @@ def run(config: Namespace) -> None:
 
 def _other(config: Namespace, first: Collection) -> Collection:
     """The collection to show beside the first: of the same images."""
-    from hirl.explore.subjects import kind_of
+    from hirl.explore.subjects import subject_kind
 
     data, split = config.data, config.split
-    if data is None and kind_of(config.against) == "run":
-        if kind_of(config.subject) == "images":
+    if data is None and subject_kind(config.against) == "run":
+        if subject_kind(config.subject) == "images":
             data = config.subject
         elif first.run is not None:
             data, split = first.run.config["data"], split or first.run.config.get("split")

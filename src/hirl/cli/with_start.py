@@ -29,7 +29,7 @@ def beside_start(what: str, pages: Pages, **alone: Any) -> Pages:
 
     def run(config: Namespace) -> None:
         from hirl.explore.sides_page import ADAPTED, START, write_sides_page
-        from hirl.explore.subjects import kind_of
+        from hirl.explore.subjects import subject_kind
         from hirl.runs.folder import RunFolder
 
         if not config.with_start:
@@ -43,7 +43,7 @@ def beside_start(what: str, pages: Pages, **alone: Any) -> Pages:
         images = {"subject": config.data or own["data"], "split": config.split or own["split"], "data": None}
         if getattr(config, "text", False) or getattr(config, "figure", None) is not None:
             raise ValueError("--with_start is for pages: leave out --text and --figure")
-        if kind_of(images["subject"]) != "images":
+        if subject_kind(images["subject"]) != "images":
             raise ValueError(f"--with_start takes a folder of images or a known name, not {images['subject']!r}")
         folder: Path = adapted.folder / f"{what}_with_start" if config.out is None else config.out
         write_sides_page(adapted, folder, what)  # first, so that the folder is known for one of hirl

@@ -36,7 +36,7 @@ class ForeignEncoder(NamedTuple):
     norm_eps: float | None = None  # of layer norms, where it is not timm's
 
 
-def is_hugging_face(path: Path) -> bool:
+def is_hugging_face_folder(path: Path) -> bool:
     """Whether a folder holds a network of the library transformers."""
     return all((path / name).is_file() for name in HF_FILES)
 

@@ -20,7 +20,7 @@ PROVENANCE = Provenance(f"ImageNet weights of the package {PACKAGE}", licence="A
 CLASSIFIER = ("classifier.weight", "classifier.bias")
 
 
-class Classifier(NamedTuple):
+class ImageNetClassifier(NamedTuple):
     """The 1,000 classes of ImageNet from pooled features (n, width): logits are features @ weight.T + bias."""
 
     weight: Tensor  # (1000, width)
@@ -34,7 +34,7 @@ def embedded_weights() -> Weights:
     return {name: tensor for name, tensor in _all_weights().items() if name not in CLASSIFIER}
 
 
-def embedded_classifier() -> Classifier:
+def embedded_classifier() -> ImageNetClassifier:
     """The classifier that was trained with the encoder."""
     from timm.data.imagenet_info import ImageNetInfo
 
@@ -42,7 +42,7 @@ def embedded_classifier() -> Classifier:
     weight, bias = (weights[name] for name in CLASSIFIER)
     texts = [info.index_to_description(index, detailed=True).partition(": ") for index in range(len(bias))]
     names, _, definitions = zip(*texts, strict=True)
-    return Classifier(weight, bias, names, definitions)
+    return ImageNetClassifier(weight, bias, names, definitions)
 
 
 def _all_weights() -> Weights:

@@ -25,7 +25,7 @@ from hirl.data.sources.subset import Subset
 from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.explore.kept_tree import keep_tree, tree_id
 from hirl.explore.readable import unreadable_images, without_features
-from hirl.explore.subjects import kind_of, work_folder
+from hirl.explore.subjects import subject_kind, work_folder
 from hirl.features.embedding import Embedding, embed_images, embed_without_heads, tree_of_paths
 from hirl.features.extractor import Extractor, describe, preprocessing_for
 from hirl.features.feature_cache import FeatureCache
@@ -134,7 +134,7 @@ def open_collection(
     given = PrototypeTree.load(tree_file) if tree_file is not None else tree
     assert given is None or isinstance(given, PrototypeTree)
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
-        kind, opened = kind_of(subject), None
+        kind, opened = subject_kind(subject), None
         if kind != "images" and encoder is not None:
             raise ValueError(f"encoder {encoder!r} cannot be given here: {subject} has features of its own")
         if kind == "images" and data is not None:

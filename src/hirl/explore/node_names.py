@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hirl.encoders.embedded import PROVENANCE, Classifier, embedded_classifier
+from hirl.encoders.embedded import PROVENANCE, ImageNetClassifier, embedded_classifier
 from hirl.explore.collection import Collection
 from hirl.explore.photo_dates import photo_month
 from hirl.hierarchy.tree import PrototypeTree
@@ -87,7 +87,7 @@ def label_names(tree: PrototypeTree, labels: Tensor, names: Sequence[Sequence[st
     return found
 
 
-def class_names(tree: PrototypeTree, features: Tensor, classifier: Classifier) -> dict[str, Suggestion]:
+def class_names(tree: PrototypeTree, features: Tensor, classifier: ImageNetClassifier) -> dict[str, Suggestion]:
     """The class that a classifier sees in a node's images; else a kind that its classes share; else two classes."""
     sums = torch.zeros(tree.levels[0], len(classifier.names))
     for some in torch.arange(len(features)).split(4096):
@@ -169,7 +169,7 @@ def _date_names(collection: Collection, typical: Tensor) -> dict[str, Suggestion
     return term_names(collection.tree, [set() if month is None else {month} for month in months], DATES)
 
 
-def _kinds(classifier: Classifier) -> tuple[list[str], Tensor]:
+def _kinds(classifier: ImageNetClassifier) -> tuple[list[str], Tensor]:
     """The kinds that several classes are of, such as dog or fruit, and which classes (C, K) are."""
     kinds = [kinds_of(*texts) for texts in zip(classifier.names, classifier.definitions, strict=True)]
     terms = [kind for kind, count in Counter(k for some in kinds for k in some).items() if count >= KIND_CLASSES]

@@ -25,7 +25,7 @@ NO_ENCODER = (
 
 
 @dataclass(frozen=True)
-class Neighbours:
+class FoundImages:
     """The nearest images at one level, most similar first: their indices in the collection, and cosines."""
 
     level: int
@@ -63,7 +63,7 @@ def query_representations(
 
 def search(
     collection: Collection, z: Tensor, levels: list[int], *, count: int, without: Path | None = None
-) -> list[Neighbours]:
+) -> list[FoundImages]:
     """The `count` nearest images to a query z (1 + L, D) at each of the levels.
 
     `without`: a file to leave out, the query itself, if it is one of the collection.
@@ -81,7 +81,7 @@ def search(
         nearest = next(nearest_rows(collection.z[level], z[level][None], k))
         pairs = zip(nearest.rows[0].tolist(), nearest.similar[0].tolist(), strict=True)
         kept = [(image, similar) for image, similar in pairs if image != itself][:count]
-        found.append(Neighbours(level, [image for image, _ in kept], [similar for _, similar in kept]))
+        found.append(FoundImages(level, [image for image, _ in kept], [similar for _, similar in kept]))
     return found
 
 
@@ -94,7 +94,7 @@ def _index(collection: Collection, file: Path | None) -> int | None:
     return next((index for index in candidates if Path(collection.images.path(index)).resolve() == wanted), None)
 
 
-def search_report(collection: Collection, query: str, z: Tensor, found: list[Neighbours]) -> dict[str, Any]:
+def search_report(collection: Collection, query: str, z: Tensor, found: list[FoundImages]) -> dict[str, Any]:
     """What was found, as plain data for JSON."""
     tree = collection.tree
     path = tree.path(tree.assign(z[0][None]))[0].tolist()

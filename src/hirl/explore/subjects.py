@@ -18,7 +18,7 @@ from hirl.runs.folder import RunFolder, folder_name
 Kind = Literal["features", "run", "images"]
 
 
-def kind_of(subject: Any) -> Kind:
+def subject_kind(subject: Any) -> Kind:
     """What the subject is; a ValueError for a file or name that is something else."""
     if isinstance(subject, RunFolder):
         return "run"
@@ -63,7 +63,7 @@ def work_folder(images: Any, encoder: Any = None) -> Path:
 def default_folder(subject: str | os.PathLike[str], name: str, *, encoder: str | None = None) -> Path:
     """Where a page goes by default: in the folder of the run or the `work_folder`; beside a file, named after it."""
     path = Path(subject)
-    if kind_of(subject) == "images":
+    if subject_kind(subject) == "images":
         return work_folder(subject, encoder) / name
     return path / name if path.is_dir() else path.with_name(f"{path.stem}_{name}")
 

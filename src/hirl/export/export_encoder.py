@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from hirl.encoders.checkpoints import is_hugging_face
+from hirl.encoders.checkpoints import is_hugging_face_folder
 from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.explore.collection import Collection, open_collection
 from hirl.explore.tree_page import read_names
@@ -120,7 +120,7 @@ def is_image_folder(source: Any) -> bool:
     if not isinstance(source, str | os.PathLike):
         return False
     path = Path(source).expanduser()
-    return path.is_dir() and not RunFolder(path).exists and not is_hugging_face(path)
+    return path.is_dir() and not RunFolder(path).exists and not is_hugging_face_folder(path)
 
 
 def _open_images(source: Any, encoder: Any, *, levels: bool, given: dict[str, Any]) -> Collection:

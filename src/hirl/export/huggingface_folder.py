@@ -16,7 +16,7 @@ from typing import Any
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import EncoderMetadata, save_encoder
 from hirl.export.model_card import model_card
-from hirl.export.network import Export, Pixels
+from hirl.export.network import Export, PixelFormat
 from hirl.export.onnx_file import write_onnx
 from hirl.export.timm_folder import fill_timm_folder, timm_config
 from hirl.files import atomic_folder
@@ -43,7 +43,7 @@ def write_huggingface(export: Export, out: Path) -> float:
     return difference
 
 
-def processor_config(pixels: Pixels) -> dict[str, Any]:
+def processor_config(pixels: PixelFormat) -> dict[str, Any]:
     return {
         "image_processor_type": "BitImageProcessor",
         "do_convert_rgb": pixels.channels == 3,

@@ -24,7 +24,7 @@ from hirl.runs.representations import Trained
 
 
 @dataclass(frozen=True)
-class Pixels:
+class PixelFormat:
     """How an image becomes the input: the shorter side to `resize`, the central square of `size`, then normalised."""
 
     size: int
@@ -41,7 +41,7 @@ class Export:
 
     encoder: Encoder
     network: ImageNetwork
-    pixels: Pixels
+    pixels: PixelFormat
     outputs: tuple[str, ...]
     tree: PrototypeTree | None = None  # with levels
     names: Mapping[str, str] = field(default_factory=dict)  # of nodes, by level and number ("2-17")
@@ -89,7 +89,11 @@ class ImageNetwork(nn.Module):
     std: Tensor
 
     def __init__(
-        self, encoder: nn.Module, pixels: Pixels, levels: Levels | None = None, tree: PrototypeTree | None = None
+        self,
+        encoder: nn.Module,
+        pixels: PixelFormat,
+        levels: LevelNetworks | None = None,
+        tree: PrototypeTree | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -114,7 +118,7 @@ class ImageNetwork(nn.Module):
         return found
 
 
-class Levels(nn.Module):
+class LevelNetworks(nn.Module):
     """Images (B, C, H, W) → z⁰…zᴸ, (B, D) each: `Trained` with nothing but the networks that it runs.
 
     The student of a teacher, its prototypes and a queue of keys would make the file larger. The method itself is not
@@ -183,7 +187,7 @@ def prepare(
         trained = encoder.load_trained(method=method)
         if _hash(trained.method.encoder) == _hash(backbone):
             backbone = trained.method.encoder  # the same module twice in a graph is computed once
-        heads = Levels(trained, torch.zeros(2, pixels.channels, pixels.size, pixels.size))
+        heads = LevelNetworks(trained, torch.zeros(2, pixels.channels, pixels.size, pixels.size))
         z = 1 + len(heads.heads)
     outputs = ("features", *(f"z{level}" for level in range(z)), "path", "confidence")
     network = ImageNetwork(backbone, pixels, heads, tree)
@@ -197,7 +201,7 @@ def _pixels(
     channels: int | None,
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
-) -> Pixels:
+) -> PixelFormat:
     check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     form = encoder.format
     size = encoder.image_size or image_size or (224 if form is None else form.size)
@@ -208,7 +212,7 @@ def _pixels(
         if len(values) != depth:
             raise ValueError(f"{name} has {len(values)} values, but the images have {depth} channels")
     resize = resized_side(size) if form is None else round(size / form.crop)
-    return Pixels(size, resize, depth, normal.mean, normal.std, "bilinear" if form is None else form.interpolation)
+    return PixelFormat(size, resize, depth, normal.mean, normal.std, "bilinear" if form is None else form.interpolation)
 
 
 def _hash(network: nn.Module) -> str:

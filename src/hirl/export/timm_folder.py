@@ -17,7 +17,7 @@ from torch import Tensor
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import make_backbone
 from hirl.export.comparison import compare_with_torch
-from hirl.export.network import Export, Pixels
+from hirl.export.network import Export, PixelFormat
 from hirl.files import atomic_folder
 
 
@@ -74,7 +74,7 @@ def timm_config(export: Export) -> dict[str, Any] | None:
     }
 
 
-def crop_share(pixels: Pixels) -> float:
+def crop_share(pixels: PixelFormat) -> float:
     """The size over that of the resized image; timm divides by it and rounds down, which must give the latter again."""
     share = pixels.size / pixels.resize
     return share if math.floor(pixels.size / share) == pixels.resize else math.nextafter(share, 0)

@@ -22,7 +22,7 @@ from hirl.data.views.render import Normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
 from hirl.encoders.weights_source import Interpolation
-from hirl.features.feature_cache import Allocate, FeatureCache, ImageFeatures, in_memory
+from hirl.features.feature_cache import Allocate, FeatureCache, ImageFeatures, allocate_in_memory
 from hirl.features.forward_pass import forward_pass
 from hirl.features.open_encoder import Encoder
 from hirl.features.view_cache import CachedViews, PlainFeatures, cached_views
@@ -186,7 +186,7 @@ class Extractor:
             elif known:  # the first process reads them
                 self._computed[kind, images] = ImageFeatures(torch.empty(0), torch.ones(len(images), dtype=torch.bool))
             else:
-                self._computed[kind, images] = compute(in_memory)
+                self._computed[kind, images] = compute(allocate_in_memory)
             self._warn(images, self._computed[kind, images].readable)
         return self._computed[kind, images]
 
@@ -209,7 +209,7 @@ def extract_features(
     network: nn.Module,
     images: ImageSet,
     preprocessing: Preprocessing,
-    allocate: Allocate = in_memory,
+    allocate: Allocate = allocate_in_memory,
     *,
     task: str,
     progress: Progress,

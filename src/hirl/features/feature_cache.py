@@ -38,12 +38,12 @@ class ImageFeatures(NamedTuple):
     readable: Tensor  # (N,) bool
 
 
-def in_memory(shape: Sequence[int]) -> Tensor:
+def allocate_in_memory(shape: Sequence[int]) -> Tensor:
     """A tensor in single precision, or if it is large in half precision."""
     return torch.empty(*shape, dtype=torch.float16 if is_large(shape) else torch.float32)
 
 
-def in_single_precision(shape: Sequence[int]) -> Tensor:
+def allocate_in_single_precision(shape: Sequence[int]) -> Tensor:
     return torch.empty(*shape)
 
 
@@ -78,7 +78,7 @@ class FeatureCache:
         compute: gets a function for the tensor that the features are written to
         """
         if self.folder is None:
-            return compute(in_memory if kind == "features" else in_single_precision)
+            return compute(allocate_in_memory if kind == "features" else allocate_in_single_precision)
         known = self.find(kind, key)
         if known is not None:
             return known
@@ -87,7 +87,7 @@ class FeatureCache:
         self.folder.mkdir(parents=True, exist_ok=True)
         file, about = self.file(kind, key)
         with _on_disk(_rows_file(file)) as mapped:
-            features = compute(mapped if kind == "features" else in_single_precision)
+            features = compute(mapped if kind == "features" else allocate_in_single_precision)
             on_disk = features.rows.dtype == torch.float16
             tensors = {"readable": features.readable}
             if not on_disk:
@@ -104,7 +104,7 @@ def _on_disk(file: Path) -> Iterator[Allocate]:
 
         def allocate(shape: Sequence[int]) -> Tensor:
             if not is_large(shape):
-                return in_memory(shape)
+                return allocate_in_memory(shape)
             aside = stack.enter_context(atomic_write(file, checksum=True, needed=2 * math.prod(shape)))
             rows = np.lib.format.open_memmap(aside, "w+", dtype=np.float16, shape=tuple(shape))
             if hasattr(os, "posix_fallocate"):  # or a full disk would kill the process when a page is written

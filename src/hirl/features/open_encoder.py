@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hirl.encoders.backbones import UnknownBackbone, make_backbone, patch_size
-from hirl.encoders.checkpoints import is_hugging_face, read_checkpoint
+from hirl.encoders.checkpoints import is_hugging_face_folder, read_checkpoint
 from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.encoders.encoder_file import (
     EncoderMetadata,
@@ -115,7 +115,7 @@ def open_encoder(
         raise ValueError(f"a {kind} is not an encoder: give a run, a file of weights, a timm name or a module")
     text = os.fspath(source)
     path = Path(text).expanduser()
-    if path.is_dir() and is_hugging_face(path):
+    if path.is_dir() and is_hugging_face_folder(path):
         return _from_file(path, backbone, backbone_args, channels)
     if path.is_dir():
         _refuse(options, "a run has its own")
@@ -140,7 +140,7 @@ def open_encoder(
             return _named(text, backbone_args, channels)
         file = Path(weights).expanduser()
         file = RunFolder(file).encoder_file if RunFolder(file).exists else file
-        if not (file.is_file() or is_hugging_face(file)):
+        if not (file.is_file() or is_hugging_face_folder(file)):
             raise ValueError(f"there is no run folder and no encoder file {os.fspath(weights)!r}")
         return _from_weights(f"{text}, {os.fspath(weights)}", file, text, backbone_args, channels)
     except UnknownBackbone as error:

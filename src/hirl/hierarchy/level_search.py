@@ -31,7 +31,7 @@ CLEAR = 0.03
 
 
 @dataclass(frozen=True)
-class Clustering:
+class ClusterCount:
     """A number of clusters, and the figures that speak for it."""
 
     clusters: int
@@ -69,7 +69,7 @@ def _from_features(features: Features) -> Levels:
     return Levels(sizes, why + (f"; {LEAVES_PER_NODE} leaves per node" if len(sizes) == 3 else ""))
 
 
-def search_levels(features: Features, *, seed: int = 0) -> tuple[Clustering, Clustering] | None:
+def search_levels(features: Features, *, seed: int = 0) -> tuple[ClusterCount, ClusterCount] | None:
     """Return a fine and a coarse clustering that suit features (N, D); None if there are no clear clusters."""
     rows = UnitRows(features)
     fault = rows.fault()
@@ -90,11 +90,11 @@ def search_levels(features: Features, *, seed: int = 0) -> tuple[Clustering, Clu
     return fine, max(coarse, key=lambda found: found.score)
 
 
-def _tried(units: Tensor, size: int, seed: int) -> Clustering:
+def _tried(units: Tensor, size: int, seed: int) -> ClusterCount:
     build, half = HierarchicalKMeans(iterations=10), len(units) // 2
     full, one, other = (build(part, (size,), seed=seed) for part in (units, units[:half], units[half:]))
     agreement = adjusted_rand(one.assign(units), other.assign(units))
-    return Clustering(size, silhouette(units, full.leaves, size), agreement)
+    return ClusterCount(size, silhouette(units, full.leaves, size), agreement)
 
 
 def silhouette(units: Tensor, clusters: Tensor, count: int) -> float:
@@ -121,7 +121,7 @@ def adjusted_rand(one: Tensor, other: Tensor) -> float:
     return 1.0 if most == expected else (both - expected) / (most - expected)
 
 
-def measure_clusters(features: Features, clusters: int, *, seed: int = 0) -> Clustering:
+def measure_clusters(features: Features, clusters: int, *, seed: int = 0) -> ClusterCount:
     """Return how well so many clusters fit features (N, D): their silhouette, and whether two halves agree on them."""
     sample = UnitRows(features)
     reduction = {name: getattr(POOLED_FEATURES, name) for name in ("centre", "components", "whiten")}

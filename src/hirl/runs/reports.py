@@ -18,21 +18,20 @@ def report_line(report: dict[str, Any]) -> str:
 def read_reports(file: Path) -> tuple[list[dict[str, Any]], int]:
     """The reports in a file, oldest first, and the number of damaged lines among them.
 
-    A line without an end is being written, or was cut off by a kill, and is no report. A file of an older version has
-    no checksums; in any other file, a line without one is damaged.
+    A line without an end is being written, or was cut off by a kill, and is no report.
     """
     if not file.is_file():
         return [], 0
     lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    with_checksums = any(_MARK in line for line in lines)
-    found = [_read(line, with_checksum=with_checksums) for line in lines if line]
+    found = [_read(line) for line in lines if line]
     return [report for report in found if report is not None], sum(report is None for report in found)
 
 
-def _read(line: str, *, with_checksum: bool) -> dict[str, Any] | None:
-    body, mark, digits = line.rpartition(_MARK)
-    text = f"{body}}}" if mark else line
-    if with_checksum and digits != f'{zlib.crc32(text.encode()):08x}"}}':
+def _read(line: str) -> dict[str, Any] | None:
+    """The report of a line; None if it is damaged."""
+    body, _, digits = line.rpartition(_MARK)
+    text = f"{body}}}"
+    if digits != f'{zlib.crc32(text.encode()):08x}"}}':
         return None
     try:
         report = json.loads(text)

@@ -9,9 +9,7 @@ for a restart within an epoch.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,20 +21,18 @@ from torch import Tensor
 from hirl import ranks
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.views.render import Batch
-from hirl.features.forward_pass import collected_outputs
 from hirl.features.view_cache import PlainFeatures
-from hirl.hierarchy.lloyd import TooFewDirections
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.settings import ResolvedHierarchy
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
 from hirl.runs import metrics
-from hirl.runs.representations import clustered_by
 from hirl.seeds import Stream, mix_seed
 from hirl.signals import Stopped
 from hirl.train.bank import Bank
-from hirl.train.diagnostics import bank_agreement
+from hirl.train.epoch_trees import EpochTrees
 from hirl.train.feature_loader import FeatureLoader
+from hirl.train.finite_losses import FiniteLosses
 from hirl.train.fork import with_heads
 from hirl.train.joint import Joint, Losses, mean_losses
 from hirl.train.loss_scale import LossScale
@@ -48,14 +44,6 @@ SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
 AT_ONCE = ("cpu",)  # devices on which a value can be read without a wait for the steps before it
 SAMPLE_SIZE = 2048  # images per epoch whose z⁰ is checked for collapse
 DIAGNOSED = 8  # steps per epoch whose gradients are compared
-
-
-class NotFinite(Exception):  # noqa: N818
-    """The loss is NaN or infinite: the step, the loss and the images of the batch; raised on every process."""
-
-    def __init__(self, step: int, loss: float, index: Tensor) -> None:
-        super().__init__(step, loss)
-        self.step, self.loss, self.index = step, loss, index
 
 
 @dataclass
@@ -101,10 +89,26 @@ class Loop:
         if self.keep_bank or (self.hierarchy is not None and self.hierarchy.features == "bank"):
             momentum = 0.0 if self.hierarchy is None else self.hierarchy.bank_momentum
             self.bank = Bank(self.N, self.method.dim, momentum=momentum)
+        self.trees = None
+        if self.paths is not None:
+            assert self.hierarchy is not None
+            self.trees = EpochTrees(
+                self.fabric,
+                self.method,
+                self.paths,
+                self.hierarchy,
+                self.evaluation_loader,
+                N=self.N,
+                seed=self.seed,
+                epochs=self.plan.epochs,
+                observer=self.observer,
+                save_tree=self.save_tree,
+                should_stop=self.should_stop,
+            )
         self._last_save = time.monotonic()
         self._means = Means()  # of this epoch so far
         self._sample: list[Tensor] = []  # z⁰ of some batches of this epoch
-        self._unchecked: list[tuple[int, Tensor, Tensor]] = []  # step, loss and images since the last check
+        self.losses = FiniteLosses(self.ranks)
 
     def fit(self) -> None:
         """Train to the end, saving the state after every epoch, and build the tree of the trained encoder."""
@@ -121,22 +125,22 @@ class Loop:
         From then on `tree.assign` gives z⁰ of the same images the same leaves. A run that is killed here
         has saved its last step, and builds the same tree from it again.
         """
-        if self.paths is None:
+        if self.trees is None:
             return
         if not self.finished:
-            self.training_tree = self.paths.get_extra_state()  # the one that the heads were trained with
-            self._build_tree(self.plan.epochs)
+            self.training_tree = self.trees.paths.get_extra_state()  # the one that the heads were trained with
+            self.trees.build(self.plan.epochs, self.bank, self.step)
             self.finished = True
             self.save()
-        elif self.fabric.is_global_zero and self.paths.tree is not None:  # killed after the state was saved
-            self.save_tree(self.paths.tree)
+        elif self.fabric.is_global_zero and self.trees.paths.tree is not None:  # killed after the state was saved
+            self.save_tree(self.trees.paths.tree)
 
     def fit_epoch(self) -> None:
         """Train the current epoch, or the rest of it; in stage two it begins with a new tree."""
         self.module.train()
         epoch, done = divmod(self.step, self.plan.steps_per_epoch)
-        if done == 0 and self.hierarchy is not None and epoch >= self.hierarchy.start_epoch:
-            self._build_tree(epoch)
+        if done == 0 and self.trees is not None and epoch >= self.trees.hierarchy.start_epoch:
+            self.trees.build(epoch, self.bank, self.step)
         tree = None if self.paths is None else self.paths.tree
         if isinstance(self.loader, FeatureLoader) and tree is not None:
             self.loader.restrict_partners(partner_nodes(tree))
@@ -151,78 +155,9 @@ class Loop:
             if self.step % self.plan.steps_per_epoch == 0:
                 break  # `fit` saves, after the report of the epoch: a run continued from before it would leave it out
             self._save_if_due()
-        self._check_finite()
+        self.losses.check()
         self.observer.on_epoch_end(epoch, self.step, self._means.take(), [z0.cpu() for z0 in self._sample])
         self._sample = []
-
-    def _build_tree(self, epoch: int) -> None:
-        """Build the tree of this epoch, or after the last one the final tree, over all readable images."""
-        assert self.paths is not None
-        assert self.hierarchy is not None
-        start = time.perf_counter()
-        report = self.observer.on_tree_start(epoch)
-
-        def progress(*figures: int) -> None:
-            self._stop_before_tree()
-            if report is not None:
-                report(*figures)
-
-        final = epoch == self.plan.epochs
-        index, features = self._embed_all() if final else self._features()
-        features = features.to(self.fabric.device)
-        rows: dict[str, Any] = {"index": index, "images": self.N, "group": self.ranks.group}
-        seed = mix_seed(self.seed, Stream.KMEANS, epoch)
-        embedded = time.perf_counter()
-        try:
-            if final or self.hierarchy.rebuild or self.paths.tree is None:
-                tree = self.paths.refresh(features, seed=seed, progress=progress, anew=final, **rows)
-            else:
-                tree = self.paths.follow(features, index=index, group=self.ranks.group)
-        except ValueError as error:
-            if not (final or isinstance(error, TooFewDirections)):  # which an encoder may recover from
-                raise
-            tree_kept = self.paths.tree is not None
-            if self.fabric.is_global_zero:
-                name = "the finished run" if final else f"epoch {epoch + 1}"
-                kept = "keeps the prototypes of the last tree" if tree_kept else "has no tree"
-                warnings.warn(f"{name} {kept}: {error}", stacklevel=2)
-            if not (final and tree_kept):
-                return
-        if final:  # whatever the builder: a later look at the same images gives the same leaves
-            tree = self.paths.reassign(features, **rows)
-        seconds = {
-            metrics.SECONDS_FEATURES.name: embedded - start,
-            metrics.SECONDS_KMEANS.name: time.perf_counter() - embedded,
-        }
-        if self.fabric.is_global_zero:
-            self.save_tree(tree)
-        agreement = {}
-        if self.bank is not None and not final:
-            compared = time.perf_counter()
-            agreement = bank_agreement(tree, self.method, self.evaluation_loader, self.ranks)
-            seconds[metrics.SECONDS_AGREEMENT.name] = time.perf_counter() - compared
-        self.observer.on_tree_built(epoch, seconds, tree, agreement)
-
-    def _features(self) -> tuple[Tensor, Tensor]:
-        """Return this process's images (n,) and their z⁰ (n, D), from the bank or from a pass over all images."""
-        if self.bank is None:
-            return self._embed_all()
-        if self.bank.missing(self.ranks):  # so that images that no epoch has included have a feature from now on
-            self.bank.replace(*self._embed_all(), self.step, self.ranks)
-        return self.bank.to_cluster(self.ranks)
-
-    def _embed_all(self) -> tuple[Tensor, Tensor]:
-        """Return this process's share (n,) of all readable images and their z⁰ (n, D), uncropped and in eval mode."""
-        return collected_outputs(self.method, self.evaluation_loader, apply=self._embed)
-
-    def _embed(self, images: Tensor) -> Tensor:
-        self._stop_before_tree()
-        return clustered_by(self.method, self.paths)(images)
-
-    def _stop_before_tree(self) -> None:
-        """A tree is built after a step that has been saved: one process can stop there at once."""
-        if self.ranks.size == 1 and self.should_stop():
-            raise Stopped
 
     def _step(self, parts: list[Batch]) -> dict[str, Tensor]:
         """Take one step and return the figures of its batch, over all parts and processes.
@@ -239,11 +174,11 @@ class Loop:
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(parts)):
                 seed = mix_seed(self.seed, Stream.NEGATIVES, self.step, place)
                 losses = self.module(part.views, part.masks, part.index, self.step, seed, diagnose=diagnose)
-                self._unchecked.append((self.step, losses.total.detach(), part.index))
+                self.losses.add(self.step, losses.total, part.index)
                 # Before the update, so that no weight is touched; a GPU is not made to wait at every step.
                 due = self.step % SYNC_EVERY == 0 and place + 1 == len(parts)
                 if due or self.fabric.device.type in AT_ONCE:
-                    self._check_finite()
+                    self.losses.check()
                 self.fabric.backward(losses.total / len(parts))
             found.append(losses._replace(total=losses.total.detach()))
         if self.paths is not None and self.paths.tree is None:
@@ -287,19 +222,6 @@ class Loop:
                 self.bank.collect(part.index, losses.target_z0, self.step + 1)
             if sum(map(len, self._sample)) < SAMPLE_SIZE:
                 self._sample.append(self.ranks.joined(losses.z0.float()))
-
-    def _check_finite(self) -> None:
-        """Raise NotFinite, on every process, if a loss since the last check is not finite on one of them."""
-        unchecked, self._unchecked = self._unchecked, []
-        if not unchecked:  # which is so on every process
-            return
-        losses = torch.stack([loss.float() for _, loss, _ in unchecked])
-        bad = self.ranks.max((~losses.isfinite()).int())
-        if not bad.any():  # the one value that is read
-            return
-        step, loss, index = unchecked[int(bad.nonzero()[0])]
-        found = [share for share in self.ranks.objects((float(loss), index.tolist())) if not math.isfinite(share[0])]
-        raise NotFinite(step, found[0][0], torch.tensor([image for _, images in found for image in images]))
 
     def _set_rates(self) -> dict[str, float]:
         rates, peak = self.method.rates(self.step), self.method.peak_lr
@@ -360,7 +282,7 @@ class Loop:
 
     def save(self) -> None:
         """Save the state, unless a loss before it was not finite; to be called on every process."""
-        self._check_finite()
+        self.losses.check()
         state = self.state_dict()  # on every process, since the bank is gathered
         if self.fabric.is_global_zero:
             self.save_state(state)

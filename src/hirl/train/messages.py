@@ -14,7 +14,7 @@ from hirl.files import atomic_write
 from hirl.methods.base import Plan
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
-from hirl.train.loop import NotFinite
+from hirl.train.finite_losses import NotFinite
 from hirl.train.settings import Settings
 
 MANY_LEFT_OUT = 0.1  # share of the images

@@ -22,8 +22,9 @@ from hirl.runs.stored import is_complete, write_encoder
 from hirl.signals import Stopped, stop_signals
 from hirl.train import setup
 from hirl.train.feature_loader import FeatureLoader
+from hirl.train.finite_losses import NotFinite
 from hirl.train.fork import copy_reports, lost_forks
-from hirl.train.loop import Loop, NotFinite
+from hirl.train.loop import Loop
 from hirl.train.memory import memory_advice
 from hirl.train.messages import announce, failure_message, plan_summary, resolved_settings
 from hirl.train.settings import Settings, default_neighbours, resolve
@@ -122,7 +123,7 @@ def pretrain(
     source = OpenedImages(data, found, hashes=images.pixels is not None)
     path = path_of(data)
     data_name = os.fspath(data) if isinstance(data, str | os.PathLike) else images.name
-    run = Run(setup.default_folder(data_name, wanted, hierarchy, seed) if out is None else out)
+    run = Run(setup.default_run_folder(data_name, wanted, hierarchy, seed) if out is None else out)
 
     # The encoder to start from, and the settings, resolved once; config.yaml keeps them
     encoder = find_start(encoder, wanted, channels, run)

@@ -141,7 +141,7 @@ def check_sizes(images: ImageSet, hierarchy: ResolvedHierarchy | None, *, batch_
         )
 
 
-def default_folder(data: str, method: Method | type[Method], hierarchy: Hierarchy | None, seed: int) -> str:
+def default_run_folder(data: str, method: Method | type[Method], hierarchy: Hierarchy | None, seed: int) -> str:
     """Return runs/DATA-METHOD-ARM-SEED."""
     kind = type(method) if isinstance(method, Method) else method
     arm = "base" if hierarchy is None else "hirl"
@@ -205,7 +205,7 @@ def load_state(loop: Loop, state: dict[str, Any], run: Run) -> None:
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunParts:
     """What a run trains with. `paths` is None for a baseline."""
 
     loader: Loader | FeatureLoader
@@ -226,7 +226,7 @@ def build(
     strict: bool,
     skipped: Skipped,
     compile_networks: bool,
-) -> Parts:
+) -> RunParts:
     """Build the loaders, the method's networks, with random weights or those of `start`, and the heads of HIRL.
 
     `heads`: all of the method's networks, in place of `start` alone.
@@ -259,7 +259,7 @@ def build(
     if compile_networks:
         for network in method.children():
             network.compile()
-    return Parts(loader, evaluation_loader, plan, method, build_paths(settings.hierarchy, method, settings.seed))
+    return RunParts(loader, evaluation_loader, plan, method, build_paths(settings.hierarchy, method, settings.seed))
 
 
 def build_paths(hierarchy: ResolvedHierarchy | None, method: Method, seed: int) -> SemanticPaths | None:
@@ -281,7 +281,7 @@ def build_paths(hierarchy: ResolvedHierarchy | None, method: Method, seed: int) 
     return paths
 
 
-def memory_warning(fabric: Fabric, settings: Settings, parts: Parts, *, N: int) -> str | None:
+def memory_warning(fabric: Fabric, settings: Settings, parts: RunParts, *, N: int) -> str | None:
     """Refuse a run that does not fit into memory, with a ValueError; return a warning about one that only just fits."""
     device = fabric.device.type
     machine: Machine = fabric.broadcast(read_machine(device), src=0)  # so that all processes go on, or none
@@ -305,7 +305,7 @@ def open_observer(
     run: Run,
     images: ImageSet,
     settings: Settings,
-    parts: Parts,
+    parts: RunParts,
     start: int,
     *,
     encoder: Encoder | None,

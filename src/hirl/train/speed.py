@@ -22,7 +22,7 @@ from hirl.train.loop import Loop
 from hirl.train.memory import Need, estimate_need, memory_advice
 from hirl.train.observer import SilentObserver
 from hirl.train.settings import Settings, hierarchy_defaults
-from hirl.train.setup import Parts, build
+from hirl.train.setup import RunParts, build
 
 DATA, FORWARD, BACKWARD, SPD, UPDATE, REFRESH = "data", "forward", "backward", "HIRL's loss", "update", "refresh"
 REST = "rest"
@@ -113,7 +113,7 @@ class Stopwatch(SilentObserver):
 
 def make_loop(
     options: Mapping[str, Any], images: ImageSet, hierarchy: Hierarchy | None, fabric: Fabric
-) -> tuple[Loop, Stopwatch, Parts]:
+) -> tuple[Loop, Stopwatch, RunParts]:
     """A loop that trains a recipe (`hirl.recipe`) on images and saves nothing; a stopwatch to watch it; its parts."""
     method, N = options["method"], len(images)
     settings = Settings(

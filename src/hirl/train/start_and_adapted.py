@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hirl.features.view_cache import CachedViews
 from hirl.hierarchy.builder import HierarchicalKMeans
-from hirl.hierarchy.level_search import Clustering, measure_clusters
+from hirl.hierarchy.level_search import ClusterCount, measure_clusters
 from hirl.hierarchy.levels import levels_by_number
 from hirl.metrics.agreement import mutual_information
 from hirl.metrics.knn import fitting_ks, knn_accuracy
@@ -56,7 +56,7 @@ def _figures(rows: Tensor, labels: Tensor | None, clusters: int, seed: int) -> I
     try:
         found = measure_clusters(images, clusters, seed=seed)
     except RuntimeError:  # of eigh: all images have the same features: there are no clusters
-        found = Clustering(clusters, 0.0, 0.0)
+        found = ClusterCount(clusters, 0.0, 0.0)
     yield f"silhouette of {clusters} clusters", found.silhouette
     yield "agreement of clusters from two halves", found.agreement
     own = [found.rows[:, 0] == torch.arange(len(images))[found.queries] for found in nearest_rows(images, views, 1)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hirl.evals.detection.transforms import Augmentation, Sample, crop, fitted, flip, resize
+from hirl.evals.detection.transforms import Augmentation, Sample, crop, fitted, flip, resize_sample
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_flip(sample: Sample) -> None:
 
 @pytest.mark.parametrize("size", [(26, 34), (7, 9), (13, 40), (50, 17), (13, 17)])
 def test_resize(sample: Sample, size: tuple[int, int]) -> None:
-    resized = resize(sample, *size)
+    resized = resize_sample(sample, *size)
     (old_height, old_width), (height, width) = sample.size, size
     assert resized.size == size
     assert resized.masks is not None
@@ -69,14 +69,14 @@ def test_resized_pixels_are_those_of_pillow(sample: Sample) -> None:
     from PIL import Image
 
     for height, width in ((26, 30), (6, 9)):
-        mine = resize(sample, height, width).image
+        mine = resize_sample(sample, height, width).image
         picture = Image.fromarray(sample.image.permute(1, 2, 0).numpy())
         theirs = torch.from_numpy(np.array(picture.resize((width, height), Image.Resampling.BILINEAR))).permute(2, 0, 1)
         assert int((mine.int() - theirs.int()).abs().max()) <= 1
 
 
 def test_masks_follow_boxes_at_twice_the_size(sample: Sample) -> None:
-    resized = resize(sample, 26, 34)
+    resized = resize_sample(sample, 26, 34)
     assert resized.masks is not None
     for box, mask in zip(resized.boxes[:2], resized.masks[:2], strict=True):  # the third has half pixels
         same(mask, drawn(box, 26, 34))

@@ -29,7 +29,7 @@ def _keys(*, seed: int, split: str, start: int, stop: int) -> Keys:
     return mix(np.add(stream, np.arange(start, stop, dtype=np.uint64)), 0)
 
 
-def kinds_of(*, seed: int, split: str, images: int) -> NDArray[np.int64]:
+def picture_kinds(*, seed: int, split: str, images: int) -> NDArray[np.int64]:
     """The kind of each picture: every run of 48 from the start holds each kind once, in its own order."""
     rounds = -(-images // len(KINDS))
     keys = _keys(seed=seed, split=split, start=0, stop=rounds * len(KINDS))
@@ -56,7 +56,7 @@ def paint_all(*, seed: int, split: str, images: int, size: int) -> Iterator[NDAr
     from rich.console import Console
     from rich.progress import Progress
 
-    kinds = kinds_of(seed=seed, split=split, images=images)
+    kinds = picture_kinds(seed=seed, split=split, images=images)
     batch = len(KINDS) * max(1, _PIXELS_AT_ONCE // size**2)
     console = Console(stderr=True)
     progress = Progress(console=console, transient=True, disable=not console.is_terminal)

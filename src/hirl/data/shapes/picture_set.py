@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hirl.data.shapes.class_tree import FAMILIES, KINDS, KINGDOMS
-from hirl.data.shapes.painting import SPLITS, kinds_of, paint_all
+from hirl.data.shapes.painting import SPLITS, paint_all, picture_kinds
 from hirl.data.sources.cache import cache_folder
 from hirl.data.sources.image_set import ImageSet
 from hirl.files import atomic_write
@@ -50,7 +50,7 @@ class Shapes(ImageSet):
         if split not in SPLITS:
             raise ValueError(f"split is {split!r}, but must be one of {', '.join(map(repr, SPLITS))}.")
         self.images, self.size, self.seed, self.split = images, size, seed, split
-        kind = torch.from_numpy(kinds_of(seed=seed, split=split, images=images))
+        kind = torch.from_numpy(picture_kinds(seed=seed, split=split, images=images))
         family = kind // (len(KINDS) // len(FAMILIES))
         kingdom = family // (len(FAMILIES) // len(KINGDOMS))
         super().__init__(

@@ -251,12 +251,14 @@ def _report_faults(subject: Subject, fabric: Fabric, *parts: DetectionSet) -> No
 
 def _write(subject: Subject, folder: Path, test: DetectionSet, predictions: list[Prediction], result: Result) -> None:
     """The predictions in COCO's result format, and a page of pictures."""
-    from hirl.evals.detection.predictions_page import write_page
+    from hirl.evals.detection.predictions_page import write_predictions_page
     from hirl.terminal.figures import format_figure
 
     with atomic_write(folder / "predictions.json") as aside:
         aside.write_text(json.dumps(predictions), encoding="utf-8")
     figures = ", ".join(f"{name} {format_figure(value)}" for name, value in result.headline.items())
     page = folder / "predictions.html"
-    write_page(page, test, predictions, count=PICTURES, title=f"{subject.name} on {test.name}", figures=figures)
+    write_predictions_page(
+        page, test, predictions, count=PICTURES, title=f"{subject.name} on {test.name}", figures=figures
+    )
     subject.message(f"detection: predictions beside the truth: {page}")

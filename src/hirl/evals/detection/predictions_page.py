@@ -35,7 +35,7 @@ figcaption { grid-column: 1 / -1; overflow-wrap: anywhere; }
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnBox:
     """One box, with its mask and text."""
 
     label: int
@@ -45,7 +45,7 @@ class Drawn:
     crowd: bool = False
 
 
-def write_page(
+def write_predictions_page(
     file: Path, images: DetectionSet, predictions: Sequence[Prediction], *, count: int, title: str, figures: str
 ) -> None:
     """Draws `count` images, spread over the set; on the left what is there, on the right what was found."""
@@ -62,11 +62,11 @@ def write_page(
     parts = []
     for place, image in zip(places, shown, strict=True):
         truth = [
-            Drawn(one.label, one.box, names[one.label], one.segmentation, one.crowd)
+            DrawnBox(one.label, one.box, names[one.label], one.segmentation, one.crowd)
             for one in sorted(image.instances, key=lambda one: -one.area)
         ]
         found = [
-            Drawn(
+            DrawnBox(
                 labels[one["category_id"]],
                 one["bbox"],
                 f"{names[labels[one['category_id']]]} {one['score']:.2f}",
@@ -95,7 +95,7 @@ def write_page(
         aside.write_text(document, encoding="utf-8")
 
 
-def _picture(images: DetectionSet, place: int, drawn: Iterable[Drawn]) -> Image.Image:
+def _picture(images: DetectionSet, place: int, drawn: Iterable[DrawnBox]) -> Image.Image:
     from PIL import Image, ImageDraw
 
     entry = images.images[place]

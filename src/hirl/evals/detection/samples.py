@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from hirl.data.annotations.annotated_images import DetectionSet
 from hirl.data.annotations.segmentations import pixels
-from hirl.evals.detection.transforms import Augmentation, Sample, fitted, resize
+from hirl.evals.detection.transforms import Augmentation, Sample, fitted, resize_sample
 from hirl.seeds import Stream, mix_seed
 from hirl.signals import shielded
 
@@ -79,7 +79,7 @@ class TestImages(Dataset[tuple[int, Tensor]]):
     def __getitem__(self, item: int) -> tuple[int, Tensor]:
         place = self.places[item]
         nothing = Sample(self.images.read(place), torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64))
-        return place, resize(nothing, *fitted(nothing.size, self.short, self.long)).image
+        return place, resize_sample(nothing, *fitted(nothing.size, self.short, self.long)).image
 
 
 def parts(samples: TrainingSamples, positions: Sequence[int], size: int, workers: int) -> Iterator[list[Drawn]]:

@@ -38,7 +38,7 @@ def flip(sample: Sample) -> Sample:
     return replace(sample, image=sample.image.flip(-1), boxes=boxes, masks=masks)
 
 
-def resize(sample: Sample, height: int, width: int) -> Sample:
+def resize_sample(sample: Sample, height: int, width: int) -> Sample:
     """The image by antialiased bilinear interpolation, masks by the nearest pixel."""
     old_height, old_width = sample.size
     if (old_height, old_width) == (height, width):
@@ -93,7 +93,7 @@ class Augmentation:
         return self._resized(sample, self.short_sides, generator)
 
     def _resized(self, sample: Sample, sides: tuple[int, ...], generator: Generator) -> Sample:
-        return resize(sample, *fitted(sample.size, sides[_draw(len(sides), generator)], self.long_side))
+        return resize_sample(sample, *fitted(sample.size, sides[_draw(len(sides), generator)], self.long_side))
 
     def _cropped(self, sample: Sample, generator: Generator) -> Sample:
         """At a shorter side of 400, 500 or 600 (where 800 is the largest), a crop of 384 to 600 pixels a side."""

@@ -21,7 +21,7 @@ from hirl.data.views.render import Batch
 from hirl.encoders.backbones import has_tokens, tokens
 from hirl.evals.base import Subject
 from hirl.evals.training.learning_rates import make_optimiser
-from hirl.evals.training.regularisation import add_drop_paths, erase, mix
+from hirl.evals.training.regularisation import add_drop_paths, erase, mix_images
 from hirl.evals.training.resumable import ResumableTraining
 from hirl.evals.training.training_settings import TrainingSettings
 from hirl.methods.parts import drop_path
@@ -161,7 +161,7 @@ class ClassifierTraining(ResumableTraining[Batch]):
             assert len(self.classifier.heads) == 1  # a mixture is that of one label level
             first = (part * self.fabric.world_size + self.fabric.global_rank) * len(piece)
             classes = len(self.classifier.heads[0].bias)  # type: ignore[arg-type]
-            images, mixed = mix(images, truth[:, 0], classes, settings, seed=self.seed, step=step, first=first)
+            images, mixed = mix_images(images, truth[:, 0], classes, settings, seed=self.seed, step=step, first=first)
         drop_path.draw(self.classifier.drop_paths, 1, len(piece), images.device)
         logits = module(images)
         each = len(logits) // truth.shape[1]  # classifiers per label level

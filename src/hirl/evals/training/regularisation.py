@@ -120,7 +120,7 @@ def erase(images: Tensor, probability: float, *, seed: int, epoch: int, index: T
     return images
 
 
-def mix(
+def mix_images(
     images: Tensor, labels: Tensor, classes: int, settings: Regularisation, *, seed: int, step: int, first: int
 ) -> tuple[Tensor, Tensor]:
     """Mixup or cutmix of neighbouring rows, in place, and the targets (B, classes) of the mixtures.

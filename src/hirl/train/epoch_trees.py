@@ -1,0 +1,118 @@
+"""The tree of an epoch, as Alg. 2 builds one before each epoch of stage two, and the final one after the last step."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from lightning_fabric import Fabric
+from torch import Tensor
+
+from hirl import ranks
+from hirl.data.loader import EvaluationLoader
+from hirl.features.forward_pass import collected_outputs
+from hirl.features.view_cache import PlainFeatures
+from hirl.hierarchy.lloyd import TooFewDirections
+from hirl.hierarchy.paths import SemanticPaths
+from hirl.hierarchy.settings import ResolvedHierarchy
+from hirl.hierarchy.tree import PrototypeTree
+from hirl.methods.base import Method
+from hirl.runs import metrics
+from hirl.runs.representations import clustered_by
+from hirl.seeds import Stream, mix_seed
+from hirl.signals import Stopped
+from hirl.train.bank import Bank
+from hirl.train.diagnostics import bank_agreement
+from hirl.train.observer import Observer
+
+
+@dataclass
+class EpochTrees:
+    """Builds the trees of a run over all of its readable images. `save_tree` is called on the first process only."""
+
+    fabric: Fabric
+    method: Method
+    paths: SemanticPaths
+    hierarchy: ResolvedHierarchy
+    loader: EvaluationLoader | PlainFeatures  # this process's share of all images, uncropped
+    N: int
+    seed: int
+    epochs: int
+    observer: Observer
+    save_tree: Callable[[PrototypeTree], None]
+    should_stop: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        self.ranks = ranks.world()
+
+    def build(self, epoch: int, bank: Bank | None, step: int) -> None:
+        """Build the tree of this epoch, or after the last one the final tree; `step` is the number of steps so far."""
+        start = time.perf_counter()
+        report = self.observer.on_tree_start(epoch)
+
+        def progress(*figures: int) -> None:
+            self._stop_if_asked()
+            if report is not None:
+                report(*figures)
+
+        final = epoch == self.epochs
+        index, features = self._embed_all() if final else self._features(bank, step)
+        features = features.to(self.fabric.device)
+        rows: dict[str, Any] = {"index": index, "images": self.N, "group": self.ranks.group}
+        seed = mix_seed(self.seed, Stream.KMEANS, epoch)
+        embedded = time.perf_counter()
+        try:
+            if final or self.hierarchy.rebuild or self.paths.tree is None:
+                tree = self.paths.refresh(features, seed=seed, progress=progress, anew=final, **rows)
+            else:
+                tree = self.paths.follow(features, index=index, group=self.ranks.group)
+        except ValueError as error:
+            if not (final or isinstance(error, TooFewDirections)):  # which an encoder may recover from
+                raise
+            tree_kept = self.paths.tree is not None
+            if self.fabric.is_global_zero:
+                name = "the finished run" if final else f"epoch {epoch + 1}"
+                kept = "keeps the prototypes of the last tree" if tree_kept else "has no tree"
+                warnings.warn(f"{name} {kept}: {error}", stacklevel=2)
+            if not (final and tree_kept):
+                return
+        if final:  # whatever the builder: a later look at the same images gives the same leaves
+            tree = self.paths.reassign(features, **rows)
+        seconds = {
+            metrics.SECONDS_FEATURES.name: embedded - start,
+            metrics.SECONDS_KMEANS.name: time.perf_counter() - embedded,
+        }
+        if self.fabric.is_global_zero:
+            self.save_tree(tree)
+        agreement = {}
+        if bank is not None and not final:
+            compared = time.perf_counter()
+            agreement = bank_agreement(tree, self.method, self.loader, self.ranks)
+            seconds[metrics.SECONDS_AGREEMENT.name] = time.perf_counter() - compared
+        self.observer.on_tree_built(epoch, seconds, tree, agreement)
+
+    def _features(self, bank: Bank | None, step: int) -> tuple[Tensor, Tensor]:
+        """Return this process's images (n,) and their z⁰ (n, D), from the bank or from a pass over all images."""
+        if bank is None:
+            return self._embed_all()
+        if bank.missing(self.ranks):  # so that images that no epoch has included have a feature from now on
+            bank.replace(*self._embed_all(), step, self.ranks)
+        return bank.to_cluster(self.ranks)
+
+    def _embed_all(self) -> tuple[Tensor, Tensor]:
+        """Return this process's share (n,) of all readable images and their z⁰ (n, D), uncropped and in eval mode."""
+        embed = clustered_by(self.method, self.paths)
+
+        def embed_or_stop(images: Tensor) -> Tensor:
+            self._stop_if_asked()
+            return embed(images)
+
+        return collected_outputs(self.method, self.loader, apply=embed_or_stop)
+
+    def _stop_if_asked(self) -> None:
+        """A tree is built after a step that has been saved: one process can stop there at once."""
+        if self.ranks.size == 1 and self.should_stop():
+            raise Stopped
