@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import shutil
 import textwrap
 from argparse import Namespace
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal
 
 from hirl.config.classes import find_class, known_classes
+from hirl.config.options import (
+    Option,
+    check_complete,
+    file_values,
+    group_heading,
+    help_lines,
+    options_of,
+    unknown_option,
+)
 from hirl.config.plain import read_options
 from hirl.config.selection import Selection
-from hirl.config.signatures import MISSING, Parameter, argument_help, parameters, summary
-from hirl.config.values import NUMBERS, Mismatch, convert, join_tokens, list_depth, rule, takes_null
-
-HELP_COLUMN = 24
+from hirl.config.signatures import Parameter, argument_help, parameters, summary
 
 
 class CommandLine:
@@ -43,74 +47,6 @@ class CommandLine:
 
     def last_values(self) -> dict[str, str | None]:
         return {name: self.values(name)[-1] for name in self.options}
-
-
-@dataclass
-class Option:
-    """An option, or with `positional` an argument without dashes.
-
-    many: takes all tokens that follow; flag: takes none, and is true if it is given; read: its value has been read
-    before the others, since it decides which of them there are.
-    """
-
-    name: str
-    hint: Any = str
-    default: Any = None
-    about: str = ""
-    group: str = ""
-    positional: bool = False
-    required: bool = False
-    many: bool = False
-    flag: bool = False
-    read: bool = False
-    metavar: str = ""
-
-    def take(self, tokens: list[str], *, joined: bool) -> int:
-        """How many of the tokens that follow it belong to it; the rest are arguments."""
-        if self.flag:
-            return 0
-        if joined:
-            return 1
-        if self.many:
-            return len(tokens)
-        if list_depth(self.hint) and tokens and NUMBERS.fullmatch(tokens[0]):
-            return next((place for place, token in enumerate(tokens) if not NUMBERS.fullmatch(token)), len(tokens))
-        return min(1, len(tokens))
-
-    def value(self, tokens: list[str]) -> Any:
-        """The tokens as a value, or a ValueError with the rule that they break."""
-        if self.flag:
-            return True
-        try:
-            if self.many:
-                return [convert(token, self.hint) for token in tokens]
-            return convert(join_tokens(tokens, self.hint), self.hint)
-        except Mismatch as error:
-            name = self.name if self.positional else f"--{self.name}"
-            raise ValueError(f"{name} is {' '.join(tokens)}, but must be {rule(self.hint)}") from error
-
-    @property
-    def heading(self) -> str:
-        """Its name as the help shows it: `--levels N [N ...]`."""
-        if self.positional:
-            return self.name
-        shown = self.metavar
-        if not shown and list_depth(self.hint):
-            shown = "N [N ...]"
-        elif not shown and self.hint is bool:
-            shown = "{true,false}"
-        elif not shown and get_origin(self.hint) is Literal:
-            shown = f"{{{','.join(map(str, get_args(self.hint)))}}}"
-        shown = shown or self.name.rpartition(".")[2].upper()
-        return f"--{self.name}" if self.flag else f"--{self.name} {shown}{' ...' if self.many else ''}"
-
-    @property
-    def explanation(self) -> str:
-        if self.positional or self.flag or self.default in (None, MISSING, [], ()):
-            return self.about
-        values = self.default if isinstance(self.default, list | tuple) else [self.default]
-        shown = ", ".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
-        return f"{self.about} (default: {shown})".lstrip()
 
 
 class Parser:
@@ -197,17 +133,17 @@ class Parser:
         self.selections.append(selection)
         for key, slot in selection.slots.items():
             optional = slot.base is not None and slot.optional and not inspect.isabstract(slot.base)
-            metavar, group = "null" if optional else "CLASS", _heading(key.rpartition(".")[0], selection)
+            metavar, group = "null" if optional else "CLASS", group_heading(key.rpartition(".")[0], selection)
             self.options[key] = Option(key, about=slot.about, group=group, read=True, metavar=metavar)
             known = list(known_classes(slot.base)) if slot.base is not None else []
             listed = f": {', '.join(known)}" if len(known) > 1 else ""
             about = f"Show the options of a {key.rpartition('.')[2]} and exit{listed}."
             self.options[f"{key}.help"] = Option(f"{key}.help", about=about, group=group, read=True, metavar="CLASS")
-        for option in _options_of(selection):
+        for option in options_of(selection):
             self.options.setdefault(option.name, option)
         for key, owner in selection.owners().items():
             if key:
-                self.groups[_heading(key, selection)] = summary(owner)
+                self.groups[group_heading(key, selection)] = summary(owner)
 
     # Values
 
@@ -299,7 +235,7 @@ class Parser:
         for heading, (text, own) in sections.items():
             if own:
                 parts += ["", f"{heading}:", *textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="  ")]
-                parts += [line for option in own for line in _help_lines(option, width)]
+                parts += [line for option in own for line in help_lines(option, width)]
         return "\n".join(parts)
 
 
@@ -327,72 +263,3 @@ def load(
     values = file_values(selection)
     check_complete(selection, values, source=source)
     return selection.build(values)
-
-
-def file_values(selection: Selection) -> dict[str, Any]:
-    """The values that files give, checked and of their types. A mistake names its file."""
-    known = {option.name: option for option in _options_of(selection)}
-    values = {}
-    for key, value in selection.values.items():
-        source = selection.sources[key]
-        if key not in known:
-            raise ValueError(f"{source!r}: {unknown_option(key, [*known, *selection.slots], '')}")
-        hint = known[key].hint
-        try:
-            if value is None and not takes_null(hint):
-                raise Mismatch
-            values[key] = convert(value, hint)
-        except Mismatch as error:
-            shown = "null" if value is None else value
-            raise ValueError(f"{source!r}: {key} is {shown}, but must be {rule(hint)}") from error
-    return values
-
-
-def check_complete(selection: Selection, values: Mapping[str, Any], *, source: str | None = None) -> None:
-    """Raise a ValueError if an object or a parameter without a default is not given."""
-    where, dashes = ("", "--") if source is None else (f"{source!r}: ", "")
-    for key, slot in selection.slots.items():
-        if key not in selection.kinds:
-            assert slot.base is not None
-            names = ", ".join(known_classes(slot.base))
-            raise ValueError(f"{where}the option {dashes}{key} is missing: choose one of {names}")
-    for option in _options_of(selection):
-        if option.default is MISSING and values.get(option.name, MISSING) is MISSING:
-            raise ValueError(f"{where}the option {dashes}{option.name} is missing")
-
-
-def unknown_option(name: str, known: Sequence[str], dashes: str = "--") -> str:
-    """The message for an unknown option, with similar ones: `batch_size` for `batch-size`, `method.lr` for `lr`."""
-    meant = name.replace("-", "_")
-    known = [option for option in known if not option.endswith(".help")]
-    close = [option for option in known if option.rpartition(".")[2] == meant.rpartition(".")[2]]
-    close.sort(key=lambda option: option.count("."))
-    close += difflib.get_close_matches(meant, known, n=2, cutoff=0.75)
-    choices = " or ".join(f"{dashes}{option}" for option in list(dict.fromkeys(close))[:3])
-    return f"there is no option {dashes}{name}" + (f": did you mean {choices}?" if choices else "")
-
-
-def _options_of(selection: Selection) -> Iterator[Option]:
-    """An option for each plain parameter of the function and of the classes that are chosen for it."""
-    for key, owner in selection.owners().items():
-        prefix = f"{key}." if key else ""
-        for name, parameter in parameters(owner).items():
-            place = prefix + name
-            skipped = place in selection.skip or (key == selection.key and name in selection.skip)
-            if parameter.base is None and not skipped:
-                default = selection.defaults.get(place, parameter.default)
-                yield Option(place, parameter.hint, default, parameter.about, _heading(key, selection))
-
-
-def _heading(key: str, selection: Selection) -> str:
-    owner = selection.owners().get(key)
-    return f"{key} options ({getattr(owner, '__name__', '')})" if key and owner is not None else ""
-
-
-def _help_lines(option: Option, width: int) -> list[str]:
-    heading = f"  {option.heading}"
-    indent = " " * HELP_COLUMN
-    text = textwrap.wrap(option.explanation, width, initial_indent=indent, subsequent_indent=indent)
-    if text and len(heading) < HELP_COLUMN - 1:
-        return [heading.ljust(HELP_COLUMN) + text[0].lstrip(), *text[1:]]
-    return [heading, *text]

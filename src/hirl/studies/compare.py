@@ -28,10 +28,10 @@ from hirl.studies.arms import BASE, arm_folder, make_arms, next_arms
 from hirl.studies.comparison_plot import write_plots
 from hirl.studies.comparison_tables import Figures, by_figure, numbers, pooled, running_time, side_by_side
 from hirl.terminal.tables import Cells, print_tables, write_tables
+from hirl.train.checks import check_sizes
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
 from hirl.train.settings import EPOCHS, hierarchy_defaults
-from hirl.train.setup import check_sizes
 
 
 def compare(

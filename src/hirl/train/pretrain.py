@@ -20,7 +20,7 @@ from hirl.runs.continuing import state_to_fork
 from hirl.runs.images_file import OpenedImages
 from hirl.runs.stored import is_complete, write_encoder
 from hirl.signals import Stopped, stop_signals
-from hirl.train import setup
+from hirl.train import checks, setup
 from hirl.train.feature_loader import FeatureLoader
 from hirl.train.finite_losses import NotFinite
 from hirl.train.fork import copy_reports, lost_forks
@@ -114,16 +114,16 @@ def pretrain(
         wandb: Weights & Biases project to report to, in addition to metrics.jsonl and TensorBoard.
     """
     # What is asked for, and the images
-    wanted, hierarchy = setup.find_method(method), setup.as_hierarchy(hierarchy)
+    wanted, hierarchy = checks.find_method(method), checks.as_hierarchy(hierarchy)
     numbers = {"epochs": epochs, "seed": seed, "image_size": image_size, "keep_every": keep_every}
-    setup.check_numbers(batch_size, accumulate, **numbers, devices=None if devices == "auto" else devices)
+    checks.check_numbers(batch_size, accumulate, **numbers, devices=None if devices == "auto" else devices)
     skipped = Skipped()
     found = open_images(data, split=split, channels=channels)
     images = in_memory(found, strict=strict, skipped=skipped)
     source = OpenedImages(data, found, hashes=images.pixels is not None)
     path = path_of(data)
     data_name = os.fspath(data) if isinstance(data, str | os.PathLike) else images.name
-    run = Run(setup.default_run_folder(data_name, wanted, hierarchy, seed) if out is None else out)
+    run = Run(checks.default_run_folder(data_name, wanted, hierarchy, seed) if out is None else out)
 
     # The encoder to start from, and the settings, resolved once; config.yaml keeps them
     encoder = find_start(encoder, wanted, channels, run)
@@ -163,7 +163,7 @@ def pretrain(
         cached_views=cached_views,
         neighbours=default_neighbours(chosen.method, resolved) if neighbours is None else neighbours,
     )
-    setup.check_settings(settings, images, stage_one=stage_one, fork_at=fork_at)
+    checks.check_settings(settings, images, stage_one=stage_one, fork_at=fork_at)
 
     fabric = launch(accelerator, devices=devices, nodes=nodes, precision=precision)
     with setup.claim_folder(fabric, run, to_plain(settings), source) as state:

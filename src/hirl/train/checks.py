@@ -1,0 +1,113 @@
+"""What a run is asked for: its method and hierarchy in any form that a user may give, and checks of its settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any
+
+from hirl.config import find_class
+from hirl.data.sources.image_set import ImageSet
+from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
+from hirl.methods.argument_ranges import check_ranges
+from hirl.methods.base import Method
+from hirl.runs.folder import folder_name
+from hirl.train.defaults import USUAL, small_recipe
+from hirl.train.settings import Settings
+
+
+def find_method(method: Method | type[Method] | str | None) -> Method | type[Method]:
+    """The method that is asked for, or its class if its arguments are to be chosen.
+
+    None stands for the default method. A class of the user's own is used with its default arguments.
+    """
+    if isinstance(method, str):
+        method = find_class(method, Method)
+    method = USUAL if method is None else method
+    if isinstance(method, type) and issubclass(method, Method):
+        return method if small_recipe(method) else method()
+    if not isinstance(method, Method):
+        raise ValueError(f"method is {method!r}, but must be a method such as hirl.methods.DINO()")
+    return method
+
+
+def as_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierarchy | None:
+    """HIRL's settings, from themselves or from a dict of them; None is the baseline."""
+    if isinstance(hierarchy, Mapping):
+        try:
+            hierarchy = Hierarchy(**hierarchy)
+        except TypeError as error:
+            names = ", ".join(field.name for field in fields(Hierarchy))
+            raise ValueError(f"hierarchy has an unknown setting ({error}): choose from {names}") from error
+    if hierarchy is not None and not isinstance(hierarchy, Hierarchy):
+        raise ValueError(f"hierarchy is {hierarchy!r}, but must be hirl.Hierarchy(...), or None for the baseline")
+    return hierarchy
+
+
+def check_numbers(batch_size: int | None, accumulate: int, **others: int | None) -> None:
+    """Check what needs no look at the images. Losses compare the images of a batch, and networks halve their size."""
+    leasts = {"seed": 0, "keep_every": 0, "batch_size": 2, "image_size": 8}
+    for name, value in {"batch_size": batch_size, "accumulate": accumulate, **others}.items():
+        least = leasts.get(name, 1)
+        if value is not None and value < least:
+            raise ValueError(f"{name} is {value}, but must be at least {least}")
+
+
+def check_settings(
+    settings: Settings, images: ImageSet, *, stage_one: str | os.PathLike[str] | None, fork_at: Collection[int]
+) -> None:
+    """Check that the settings fit each other, the images, and a fork of stage one."""
+    if settings.batch_size % settings.accumulate:
+        raise ValueError(
+            f"accumulate is {settings.accumulate}, but must divide the batch_size of {settings.batch_size} into equal "
+            "parts"
+        )
+    check_ranges(settings.method)
+    _check_adaptation(settings)
+    hierarchy = settings.hierarchy
+    if hierarchy is None and stage_one is not None:
+        raise ValueError("--stage_one is for runs with a hierarchy: a baseline has only one stage")
+    if hierarchy is not None and fork_at:
+        raise ValueError("--fork_at is for baselines (--hierarchy null): runs with a hierarchy start from their states")
+    if any(not 1 <= epoch < settings.epochs for epoch in fork_at):
+        given = ", ".join(map(str, fork_at))
+        raise ValueError(f"--fork_at is {given}, but must be epochs from 1 to {settings.epochs - 1}")
+    check_sizes(images, hierarchy, batch_size=settings.batch_size, epochs=settings.epochs)
+
+
+def _check_adaptation(settings: Settings) -> None:
+    if settings.cached_views < 2:
+        raise ValueError(f"cached_views is {settings.cached_views}, but must be at least 2: methods compare views")
+    if not 0 <= settings.neighbours <= 1:
+        raise ValueError(f"neighbours is {settings.neighbours}, but must be a share of the images between 0 and 1")
+    adapted = settings.method.is_adapted
+    if adapted and settings.encoder is None:
+        raise ValueError("backbone_args has an adapter, which needs an --encoder to put it on")
+    if settings.neighbours and not adapted:
+        raise ValueError("neighbours is for a frozen encoder, whose features tell them: leave it out")
+
+
+def check_sizes(images: ImageSet, hierarchy: ResolvedHierarchy | None, *, batch_size: int | None, epochs: int) -> None:
+    """Check that there are enough images for a batch, and enough epochs for a tree."""
+    N = len(images)
+    if batch_size is not None and batch_size > N:
+        raise ValueError(f"batch_size is {batch_size}, but must be at most the {N} images of {images.name}")
+    if hierarchy is not None and hierarchy.start_epoch > 0 and epochs < 2:
+        raise ValueError(
+            f"a hierarchy needs at least 2 epochs, of which the first has no tree yet, not {epochs}: use more "
+            "--epochs, or --hierarchy null for a baseline"
+        )
+    if hierarchy is not None and hierarchy.start_epoch >= epochs:
+        raise ValueError(
+            f"the hierarchy would start after epoch {hierarchy.start_epoch} of {epochs} and never have a tree: use "
+            f"more --epochs, an earlier --hierarchy.start_epoch (at most {epochs - 1}), or --hierarchy null for a "
+            "baseline"
+        )
+
+
+def default_run_folder(data: str, method: Method | type[Method], hierarchy: Hierarchy | None, seed: int) -> str:
+    """Return runs/DATA-METHOD-ARM-SEED."""
+    kind = type(method) if isinstance(method, Method) else method
+    arm = "base" if hierarchy is None else "hirl"
+    return f"runs/{folder_name(data)}-{kind.__name__.lower()}-{arm}-{seed}"
