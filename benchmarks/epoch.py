@@ -23,8 +23,8 @@ from rich.table import Table
 
 from benchmarks.measure import peak_mebibytes
 from hirl.data.sources import ImageSet, open_images
+from hirl.data.sources.image_set import Subset
 from hirl.data.sources.images_in_memory import in_memory
-from hirl.data.sources.subset import Subset
 from hirl.hierarchy.settings import Hierarchy
 from hirl.recipes import recipe_names
 from hirl.train.loop import Loop

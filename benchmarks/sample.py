@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hirl import Run, hierarchical_kmeans, suggest_levels
-from hirl.data.sources.subset import Subset
+from hirl.data.sources.image_set import Subset
 from hirl.explore.collection import Collection, open_collection
 from hirl.explore.embed import embed
 from hirl.explore.sample import sample_images

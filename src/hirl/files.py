@@ -2,8 +2,8 @@
 
 A file that figures are computed from carries a checksum of the rest of its bytes, which is verified when it is read.
 Formats with room for text, such as JSON or the metadata of safetensors, have `CHECKSUM` at their beginning, where
-`atomic_write` fills it in; to others it is appended, behind the end of a zip or npy file. Files without one, of older
-versions, are read unverified.
+`atomic_write` fills it in; to others it is appended, behind the end of a zip or npy file. Files without one, such as
+those of other programs, are read unverified.
 """
 
 from __future__ import annotations
@@ -174,3 +174,9 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         for left_over in (aside, old):
             shutil.rmtree(left_over, ignore_errors=True)
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/hirl`, else `~/.cache/hirl`. Anything in it may be deleted at any time."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "hirl"

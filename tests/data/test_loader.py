@@ -18,7 +18,7 @@ from torchvision.transforms import v2
 
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources import BadImage, ImageSet, in_memory, open_images
-from hirl.data.sources.subset import Subset
+from hirl.data.sources.image_set import Subset
 from hirl.data.views import Blur, Jitter, View, multi_crop
 from hirl.data.views.masks import mask_on_cpu
 from hirl.data.views.render import Batch, Piece, ViewRenderer, join

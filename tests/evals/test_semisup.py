@@ -14,9 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from hirl.data import open_images
-from hirl.data.sources.image_set import BadImage, ImageSet
+from hirl.data.sources.image_set import BadImage, ImageSet, Subset
 from hirl.data.sources.skipped import Skipped, read_or_replace
-from hirl.data.sources.subset import Subset
 from hirl.evals.base import Subject
 from hirl.evals.semisup import SemiSupervised
 from hirl.evals.training.sampling import class_balanced, listed

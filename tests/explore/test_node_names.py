@@ -20,10 +20,10 @@ from hirl.explore.node_names import (
     kinds_of,
     label_names,
     path_terms,
+    photo_month,
     suggest_names,
     term_names,
 )
-from hirl.explore.photo_dates import photo_month
 from hirl.hierarchy.tree import PrototypeTree
 
 

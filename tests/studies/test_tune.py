@@ -10,7 +10,7 @@ import torch
 
 from hirl import Hierarchy, pretrain
 from hirl.data import Shapes
-from hirl.data.sources.subset import Subset
+from hirl.data.sources.image_set import Subset
 from hirl.hierarchy import paths
 from hirl.hierarchy.spd import spd_loss
 from hirl.hierarchy.tree import PrototypeTree

@@ -31,7 +31,7 @@ def run_bench(config: Namespace) -> None:
     import torch
 
     from hirl.data import in_memory, open_images
-    from hirl.data.sources.subset import Subset
+    from hirl.data.sources.image_set import Subset
     from hirl.recipes import recipe_names
     from hirl.terminal.progress import progress_bars
     from hirl.terminal.tables import print_tables

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter
 from typing import Protocol
 
@@ -17,10 +18,11 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped
+from hirl.data.upload import upload
 from hirl.data.views import View
 from hirl.data.views.centre import CentreRenderer
 from hirl.data.views.draws import Ints, permutation
-from hirl.data.views.render import Batch, Normalisation, Piece, ViewRenderer, is_batched, join, to_device
+from hirl.data.views.render import Batch, Normalisation, Piece, ViewRenderer, is_batched, join
 from hirl.signals import shielded
 
 _LARGEST_PIECE = 64  # images per task of a worker: limits shared memory and the wait for the first batch
@@ -96,20 +98,18 @@ class _Batches:
         start = perf_counter()
         pieces = shielded(self._pieces)
         for cut in cuts:
-            parts = [to_device(check_piece(next(pieces), self.skipped), self._renderer.device) for _ in cut]
-            batch = self._renderer.finish(join(parts), epoch)
+            batch = self._renderer.finish(join([self._received(next(pieces)) for _ in cut]), epoch)
             self.waited += perf_counter() - start
             yield batch
             start = perf_counter()
 
-
-def check_piece(piece: Piece | BadImage, skipped: Skipped) -> Piece:
-    """The piece that a worker sent, its unreadable images recorded; or the error it sent instead, raised."""
-    if isinstance(piece, BadImage):
-        raise piece
-    for bad in piece.bad:
-        skipped.add(bad)
-    return piece
+    def _received(self, piece: Piece | BadImage) -> Piece:
+        """The piece that a worker sent, with its views on the device and its unreadable images recorded."""
+        if isinstance(piece, BadImage):
+            raise piece
+        for bad in piece.bad:
+            self.skipped.add(bad)
+        return replace(piece, groups=[upload(group, self._renderer.device) for group in piece.groups])
 
 
 def default_workers(images: ImageSet) -> int:

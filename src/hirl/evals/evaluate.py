@@ -14,10 +14,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from hirl import evals, ranks
-from hirl.config.classes import is_elsewhere, known_classes
 from hirl.data.sources.identity import is_identified
-from hirl.data.sources.image_set import ImageSet
-from hirl.data.sources.subset import Subset
+from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.encoders.backbones import feature_maps
 from hirl.evals.base import Evaluation, Part, Result, Subject
 from hirl.evals.labels import check_labels
@@ -32,7 +30,7 @@ from hirl.methods.base import Method
 from hirl.methods.facts import Facts
 from hirl.processes import by_the_first, is_first, launch, started
 from hirl.runs.folder import RunFolder
-from hirl.runs.representations import method_class
+from hirl.runs.representations import method_facts
 from hirl.runs.results import result_file
 from hirl.terminal.progress import no_progress, progress_bars
 
@@ -126,7 +124,7 @@ def evaluate(
     features = FeatureCache(_cache_folder(encoder.run, cache))
     if interpolation not in (None, "bilinear", "bicubic"):
         raise ValueError(f"interpolation is {interpolation!r}, but must be 'bilinear' or 'bicubic'")
-    facts = _facts(encoder.run, method)
+    facts = Facts() if encoder.run is None else method_facts(encoder.run, method)
     resize = interpolation or (facts.interpolation if encoder.format is None else encoder.format.interpolation)
     where = find_device(device)
     if devices != 1 or started() > 1:  # alone, an evaluation without training does not need Lightning
@@ -232,17 +230,6 @@ def _tree(encoder: Encoder) -> PrototypeTree | None:
     except ValueError as error:
         warnings.warn(f"there is no tree: {error}", stacklevel=2)
         return None
-
-
-def _facts(run: RunFolder | None, method: str | type[Method] | None) -> Facts:
-    """What is known about the run's method; about a class from elsewhere only if the user names it."""
-    if run is None:
-        return Facts()
-    if method is not None:
-        return method_class(run, method).facts
-    path = str(run.config["method"]["class_path"])
-    known = {} if is_elsewhere(path) else known_classes(Method)
-    return known.get(path.rpartition(".")[2], Method).facts
 
 
 def _subject(

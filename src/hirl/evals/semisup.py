@@ -12,8 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from hirl.data.sources.image_set import ImageSet
-from hirl.data.sources.subset import Subset
+from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.evals.base import Part, Result, Row, Subject
 from hirl.evals.finetune import FineTune, transformer_width
 from hirl.evals.labels import check_level, labels_of_part

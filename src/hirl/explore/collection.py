@@ -10,36 +10,32 @@ import os
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.data.sources import open_images
-from hirl.data.sources.image_set import BadImage, ImageSet
-from hirl.data.sources.subset import Subset
+from hirl.data.sources.image_set import BadImage, ImageSet, Subset
 from hirl.encoders.embedded import DEFAULT_ENCODER
+from hirl.explore.collection_tree import CollectionSource, collection_tree, tree_origin
 from hirl.explore.kept_tree import keep_tree, tree_id
 from hirl.explore.readable import unreadable_images, without_features
 from hirl.explore.subjects import subject_kind, work_folder
-from hirl.features.embedding import Embedding, embed_images, embed_without_heads, tree_of_paths
+from hirl.features.embedding import Embedding, embed_images, embed_without_heads
 from hirl.features.extractor import Extractor, describe, preprocessing_for
 from hirl.features.feature_cache import FeatureCache
 from hirl.features.feature_files import check_row_count, images_of_paths, read_features
 from hirl.features.image_request import ImageRequest, request_images
 from hirl.features.open_encoder import Encoder, find_device, open_encoder
-from hirl.hierarchy.builder import POOLED_FEATURES, HierarchicalKMeans
-from hirl.hierarchy.levels import levels_by_number
-from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.folder import RunFolder
 from hirl.terminal.progress import Progress, no_progress, progress_bars
-
-ITERATIONS = 20  # Lloyd steps per level of a tree that is built here
 
 
 @dataclass(frozen=True)
@@ -145,13 +141,18 @@ def open_collection(
             opened = open_encoder(subject if kind == "run" else encoder or DEFAULT_ENCODER, method=method)
             request = request_images(opened, data if kind == "run" else subject, split=split)
             folder = work_folder(subject, encoder) if kind == "images" or opened.run is None else opened.run.folder
-            options: dict[str, Any] = {"device": find_device(device), "workers": workers}
-            own_images = data is None and split is None
             images, embedding = _encode(
-                opened, request, folder, method=method, progress=progress, trained_on=own_images, **options
+                opened,
+                request,
+                folder,
+                method=method,
+                trained_on=data is None and split is None,
+                device=find_device(device),
+                workers=workers,
+                progress=progress,
             )
             path = folder if kind == "run" else Path(images.name)
-            source = _Source(path, path.resolve().name, images, embedding, opened)
+            source = CollectionSource(path, path.resolve().name, images, embedding, opened)
         images, embedding = source.images, source.embedding
         bad = without_features(images, embedding)
         if source.encoder is None:  # whoever made the features may have read the images in another way
@@ -170,14 +171,14 @@ def open_collection(
             )
         features = embedding.finest if embedding.features is None else embedding.features
         z = tuple(level[rows] for level in embedding.z or (features,))
-        build = partial(_tree, source, given, tree_file, rows, z[0], levels, progress)
+        build = partial(collection_tree, source, given, tree_file, rows, z[0], levels, progress)
         if opened is None or opened.run is not None or given is not None:
             identity, (made, note) = None, build()
         else:  # a folder of images keeps its tree
             files = [images.path(index) for index in rows.tolist()]
-            keep = partial(keep_tree, folder, opened.sha256, files, z[0], anew=anew or levels is not None)
-            kept, changes = keep(lambda: build()[0])
-            made, identity, note = kept.tree, kept.identity, _origin(source, kept.tree) + changes
+            anew = anew or levels is not None
+            kept, changes = keep_tree(folder, opened.sha256, files, z[0], lambda: build()[0], anew=anew)
+            made, identity, note = kept.tree, kept.identity, tree_origin(source, kept.tree) + changes
     return Collection(
         name=source.name,
         data=images.name,
@@ -193,22 +194,12 @@ def open_collection(
     )
 
 
-class _Source(NamedTuple):
-    """All images, readable or not, and their features; `path` is what was given."""
-
-    path: Path
-    name: str
-    images: ImageSet
-    embedding: Embedding
-    encoder: Encoder | None = None
-
-
-def _open_file(file: Path, data: Any, split: str | None) -> _Source:
+def _open_file(file: Path, data: Any, split: str | None) -> CollectionSource:
     arrays = read_features(file)
     images = images_of_paths(file, arrays) if data is None else open_images(data, split=split)
     embedding = Embedding.of_arrays(arrays)
     check_row_count(file, len(embedding.finest), images)
-    return _Source(file, file.stem, images, embedding)
+    return CollectionSource(file, file.stem, images, embedding)
 
 
 def _encode(
@@ -240,65 +231,3 @@ def _encode(
             stacklevel=3,
         )
         return images, embed_without_heads(extractor, images, trained_on=trained_on)
-
-
-def _tree(
-    source: _Source,
-    given: PrototypeTree | None,
-    file: str | None,
-    rows: Tensor,
-    z0: Tensor,
-    levels: Sequence[int] | None,
-    progress: Progress,
-) -> tuple[PrototypeTree, str]:
-    """The tree with the leaves of these rows, and a note where it is not the run's own; `file`: of the `given` one."""
-    # Prototypes are of z⁰: without it, a run's tree has its paths alone.
-    own = source.encoder.tree if source.encoder is not None and source.embedding.z else None
-    tree = own if given is None else given
-    path = None if source.embedding.path is None else source.embedding.path[rows]
-    if tree is not None and levels is not None:
-        raise ValueError(f"levels {tuple(levels)} cannot be given here: {source.path} has a tree already")
-    if tree is not None and z0.shape[1] != tree.dim:
-        raise ValueError(
-            f"the tree's prototypes have {tree.dim} columns, but the features of {source.path} have {z0.shape[1]}"
-        )
-    if given is not None:
-        note = "the tree is as given" if file is None else f"the tree is that of {file}"
-        return _with_leaves(given, len(source.images), rows, z0, note)
-    if path is not None and levels is None:
-        if own is not None:
-            return replace(own, leaves=path[:, 0].contiguous()), ""
-        return tree_of_paths(source.embedding, path, z0), ""
-
-    def report(level: int, step: int, _done: int) -> None:
-        progress(f"level {level} of the tree", step, ITERATIONS)
-
-    build = replace(HierarchicalKMeans() if source.embedding.z else POOLED_FEATURES, iterations=ITERATIONS)
-    built = build(z0, tuple(levels or levels_by_number(len(z0))), progress=report)
-    return built, _origin(source, built)
-
-
-def _origin(source: _Source, tree: PrototypeTree) -> str:
-    """What a tree that is not a run's own was built over."""
-    sizes = ", ".join(map(str, tree.levels))
-    if source.encoder is not None and source.encoder.run is None:
-        known = source.encoder.provenance
-        by = source.encoder.name if known is None else f"{source.encoder.name} ({known})"
-        return f"a tree of {sizes} nodes over features of {by}; nothing was trained on {source.path}"
-    return f"{source.path} has no tree: this one, of {sizes} nodes, was built over its features"
-
-
-def _with_leaves(tree: PrototypeTree, count: int, rows: Tensor, z0: Tensor, note: str) -> tuple[PrototypeTree, str]:
-    """A tree over as many rows has their leaves already. Rows that it does not have are assigned, and the note says so.
-
-    `count`: all rows, of which `rows` are those to find leaves for.
-    """
-    if len(tree.leaves) == count:
-        leaves = tree.leaves[rows]
-        absent = leaves == ABSENT
-        if absent.any():
-            leaves[absent] = tree.assign(z0[absent])
-            note = f"{note}; images that are not in it ({int(absent.sum()):,}) are assigned to its leaves"
-        return replace(tree, leaves=leaves), note
-    note = f"{note}, built over {len(tree.leaves):,} images; the {len(rows):,} images here are assigned to its leaves"
-    return replace(tree, leaves=tree.assign(z0)), note

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from hirl.claims import share_tasks
-from hirl.data.sources.image_set import ImageSet
-from hirl.data.sources.subset import Subset
+from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.explore.embed import open_extractor
 from hirl.features.embedding import embed_images
 from hirl.features.extractor import Extractor

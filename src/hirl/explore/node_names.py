@@ -6,9 +6,11 @@ theirs always comes first.
 
 from __future__ import annotations
 
+import calendar
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,11 +18,11 @@ from torch import Tensor
 
 from hirl.encoders.embedded import PROVENANCE, ImageNetClassifier, embedded_classifier
 from hirl.explore.collection import Collection
-from hirl.explore.photo_dates import photo_month
 from hirl.hierarchy.tree import PrototypeTree
 
 LABELS, CLASSES, FILES, DATES = "labels", "predicted ImageNet classes", "file names", "dates of the photos"
 MOST_TERMS = 2000  # of files, the most frequent ones
+TAKEN, CHANGED, CAMERA = 36867, 306, 34665  # EXIF: DateTimeOriginal in the camera's block, DateTime
 DATED = 5  # images per leaf whose date is read, the most typical ones
 # A term names a node if this share of the images has it, and so many times as large a share as of all images.
 SHARE, LIFT = 0.5, 1.5
@@ -197,3 +199,17 @@ def _per_level(tree: PrototypeTree, sums: Tensor) -> Iterable[Tensor]:
     for parents, size in zip(tree.parents, tree.levels[1:], strict=True):
         sums = sums.new_zeros(size, sums.shape[1]).index_add_(0, parents, sums)
         yield sums
+
+
+def photo_month(path: str) -> str | None:
+    """The month of a photo, such as "July 2019"; None where the file does not tell."""
+    from PIL import Image
+
+    try:
+        with Image.open(Path(path)) as image:
+            exif = image.getexif()
+            text = str(exif.get_ifd(CAMERA).get(TAKEN) or exif.get(CHANGED) or "")
+        year, month = (int(part) for part in text.split(":")[:2])
+        return f"{calendar.month_name[month]} {year}" if year > 0 and 1 <= month <= 12 else None
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        return None

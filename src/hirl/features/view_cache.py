@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from hirl.data.loader import EvaluationLoader, Loader
-from hirl.data.sources.cache import cache_folder
 from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped
@@ -31,7 +30,7 @@ from hirl.data.upload import upload
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
 from hirl.data.views.render import Batch
-from hirl.files import Damaged, atomic_write, seal, verify
+from hirl.files import Damaged, atomic_write, cache_folder, seal, verify
 from hirl.terminal.progress import Progress, no_progress
 
 FORMAT = "hirl views 2"

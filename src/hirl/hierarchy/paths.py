@@ -1,6 +1,6 @@
 """SemanticPaths: the heads h_l, the current tree and the loss L_SPD, for any training loop.
 
-Where a batch gets its leaves: `SemanticPaths.find_leaves`, called by `SemanticPaths.forward`.
+Where a batch gets its leaves: `SemanticPaths.find_leaves`, called by `SemanticPaths.spd`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.following import follow
 from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.levels import check_levels
-from hirl.hierarchy.rows import Features, UnitRows
+from hirl.hierarchy.rows import Features, UnitRows, leaves_by_index
 from hirl.hierarchy.settings import Discrimination, Hierarchy
 from hirl.hierarchy.spd import Sampling, check_sampling, node_loss, spd_loss
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
@@ -216,7 +216,7 @@ class SemanticPaths(nn.Module):
                 f"{type(self.builder).__name__} returned {len(tree.leaves)} leaves for {len(features)} rows of "
                 "features: a tree builder must return one leaf per row"
             )
-        self.tree = replace(tree, leaves=_leaves_by_index(tree.leaves, index, images, Ranks(group)))
+        self.tree = replace(tree, leaves=leaves_by_index(tree.leaves, index, images, Ranks(group)))
         return self.tree
 
     def follow(
@@ -246,7 +246,7 @@ class SemanticPaths(nn.Module):
         """
         if self.tree is None:
             raise ValueError("there is no tree yet, and so no leaf: call refresh first")
-        leaves = _leaves_by_index(self.tree.assign(features), index, images, Ranks(group))
+        leaves = leaves_by_index(self.tree.assign(features), index, images, Ranks(group))
         self.tree = replace(self.tree, leaves=leaves.to(self.tree.device))
         return self.tree
 
@@ -286,26 +286,3 @@ def _head(dim: int, layers: int) -> nn.Sequential:
         return nn.Sequential()
     hidden = [(nn.Linear(dim, dim, bias=False), nn.BatchNorm1d(dim), nn.ReLU(inplace=True)) for _ in range(layers - 1)]
     return nn.Sequential(*(module for block in hidden for module in block), nn.Linear(dim, dim))
-
-
-def _leaves_by_index(leaves: Tensor, index: Tensor | None, images: int | None, ranks: Ranks) -> Tensor:
-    """Return the leaf of every image of the data set, from the leaves of each rank's rows and their positions in it."""
-    if images is not None and index is None:
-        raise ValueError("images needs index: the position in the data set of each row")
-    gathered = ranks.objects((len(leaves), -1 if index is None or not len(index) else int(index.max())))
-    if index is None:
-        offset = sum(count for count, _ in gathered[: ranks.rank])
-        index = torch.arange(offset, offset + len(leaves))
-        N = sum(count for count, _ in gathered)
-    else:
-        N = 1 + max(last for _, last in gathered)
-        if images is not None and images < N:
-            raise ValueError(f"index reaches {N - 1}, but there are {images} images, counted from 0")
-        N = N if images is None else images
-    # One message of 4 bytes per image: a rank writes leaf + 1 at its own images and 0 elsewhere.
-    table = torch.zeros(N, dtype=torch.int32, device=leaves.device)
-    table[index.to(leaves.device)] = leaves.int() + 1
-    table = ranks.max(table)
-    if images is None and (table == 0).any():
-        raise ValueError(f"index leaves out image {int((table == 0).nonzero()[0])} of {N}: every image needs a row")
-    return table.long() - 1  # an image without a row: ABSENT

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from hirl.config import find_class
+from hirl.config.classes import is_elsewhere, known_classes
 from hirl.encoders.encoder_file import network_hash
 from hirl.files import Damaged
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
+from hirl.methods.facts import Facts
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.folder import RunFolder
 
@@ -105,6 +107,15 @@ def method_class(run: RunFolder, given: str | type[Method] | None) -> type[Metho
     if kind.__name__ != path.rsplit(".", 1)[-1]:
         raise ValueError(f"{str(run.folder)!r} was trained by the method {path!r}, not by {kind.__name__}")
     return kind
+
+
+def method_facts(run: RunFolder, given: str | type[Method] | None) -> Facts:
+    """What is known about the run's method; about a class from elsewhere only if the user names it."""
+    if given is not None:
+        return method_class(run, given).facts
+    path = str(run.config["method"]["class_path"])
+    known = {} if is_elsewhere(path) else known_classes(Method)
+    return known.get(path.rpartition(".")[2], Method).facts
 
 
 def _below(prefix: str, weights: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import torch
 from hirl.config.signatures import passes_options_to
 from hirl.data.loader import Loader
 from hirl.data.sources import open_in_memory
-from hirl.data.sources.subset import Subset
+from hirl.data.sources.image_set import Subset
 from hirl.files import atomic_write
 from hirl.hierarchy.levels import check_levels, levels_by_number
 from hirl.hierarchy.settings import Hierarchy

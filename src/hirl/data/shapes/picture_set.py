@@ -12,9 +12,8 @@ from torch import Tensor
 
 from hirl.data.shapes.class_tree import FAMILIES, KINDS, KINGDOMS
 from hirl.data.shapes.painting import SPLITS, paint_all, picture_kinds
-from hirl.data.sources.cache import cache_folder
 from hirl.data.sources.image_set import ImageSet
-from hirl.files import atomic_write
+from hirl.files import atomic_write, cache_folder
 
 # part of the name of cached files: raise it whenever a pixel changes
 DRAWING_VERSION = 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,26 @@ from torch import Tensor
 
 from hirl.data.sources.decode import MAX_BYTES
 from hirl.data.sources.image_set import BadImage, ImageSet, LabelNames
-from hirl.data.sources.packed_names import PackedNames
+
+
+class PackedNames:
+    """An immutable list of file names, which may contain any bytes, in one block.
+
+    A million of them are sent to a worker process in milliseconds, and reading them does not touch a million reference
+    counts, which would copy the memory of forked workers.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        encoded = [os.fsencode(name) for name in names]
+        self._block = b"".join(encoded)
+        self._ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)  # (N,)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: int) -> str:
+        start = int(self._ends[index - 1]) if index else 0
+        return os.fsdecode(self._block[start : int(self._ends[index])])
 
 
 class FileImages(ImageSet):

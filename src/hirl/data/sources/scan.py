@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hirl.data.sources.cache import cache_folder
 from hirl.data.sources.decode import HEIF, is_image_name
 from hirl.data.sources.escape import one_line
-from hirl.files import atomic_write
+from hirl.files import atomic_write, cache_folder
 
 if TYPE_CHECKING:
     from rich.status import Status

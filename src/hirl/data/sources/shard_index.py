@@ -16,10 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from hirl.data.sources.cache import cache_folder
 from hirl.data.sources.decode import is_image_name
 from hirl.data.sources.escape import one_line
-from hirl.files import atomic_write
+from hirl.files import atomic_write, cache_folder
 
 _VERSION = 1
 _LARGEST_LABEL = 1 << 20  # bytes of a .cls or .json file

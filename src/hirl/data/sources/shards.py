@@ -16,9 +16,9 @@ from torch import Tensor
 
 from hirl.data.sources.decode import MAX_BYTES
 from hirl.data.sources.escape import one_line
+from hirl.data.sources.file_images import PackedNames
 from hirl.data.sources.folder_labels import given_labels
 from hirl.data.sources.image_set import BadImage, ImageSet, LabelNames
-from hirl.data.sources.packed_names import PackedNames
 from hirl.data.sources.shard_index import ShardIndex, is_url, read_index
 from hirl.data.sources.splits import are_splits, choose_split, leading_split, no_splits
 

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from hirl.data.sources.arrays import ArrayImages, as_pixels
-from hirl.data.sources.cache import cache_folder
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.file_images import open_files
 from hirl.data.sources.image_set import ImageSet, LabelNames
 from hirl.data.sources.splits import choose_split
+from hirl.files import cache_folder
 
 
 @dataclass(frozen=True)

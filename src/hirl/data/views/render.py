@@ -250,8 +250,3 @@ class ViewRenderer:
             groups.append(coloured(crops.flatten(0, 1), drawn, mean, std).view(crops.shape))
         self.stages.photometry += perf_counter() - start
         return replace(piece, groups=groups)
-
-
-def to_device(piece: Piece, device: torch.device) -> Piece:
-    """The piece with its views on the device."""
-    return replace(piece, groups=[upload(group, device) for group in piece.groups])

@@ -1,0 +1,92 @@
+"""The tree of a collection, and where it comes from: a given one, a run's own, that of stored paths, or a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from torch import Tensor
+
+from hirl.data.sources.image_set import ImageSet
+from hirl.features.embedding import Embedding, tree_of_paths
+from hirl.features.open_encoder import Encoder
+from hirl.hierarchy.builder import POOLED_FEATURES, HierarchicalKMeans
+from hirl.hierarchy.levels import levels_by_number
+from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.terminal.progress import Progress
+
+ITERATIONS = 20  # Lloyd steps per level of a tree that is built here
+
+
+class CollectionSource(NamedTuple):
+    """All images, readable or not, and their features; `path` is what was given."""
+
+    path: Path
+    name: str
+    images: ImageSet
+    embedding: Embedding
+    encoder: Encoder | None = None
+
+
+def collection_tree(
+    source: CollectionSource,
+    given: PrototypeTree | None,
+    file: str | None,
+    rows: Tensor,
+    z0: Tensor,
+    levels: Sequence[int] | None,
+    progress: Progress,
+) -> tuple[PrototypeTree, str]:
+    """The tree with the leaves of these rows, and a note where it is not the run's own; `file`: of the `given` one."""
+    # Prototypes are of z⁰: without it, a run's tree has its paths alone.
+    own = source.encoder.tree if source.encoder is not None and source.embedding.z else None
+    tree = own if given is None else given
+    path = None if source.embedding.path is None else source.embedding.path[rows]
+    if tree is not None and levels is not None:
+        raise ValueError(f"levels {tuple(levels)} cannot be given here: {source.path} has a tree already")
+    if tree is not None and z0.shape[1] != tree.dim:
+        raise ValueError(
+            f"the tree's prototypes have {tree.dim} columns, but the features of {source.path} have {z0.shape[1]}"
+        )
+    if given is not None:
+        note = "the tree is as given" if file is None else f"the tree is that of {file}"
+        return _with_leaves(given, len(source.images), rows, z0, note)
+    if path is not None and levels is None:
+        if own is not None:
+            return replace(own, leaves=path[:, 0].contiguous()), ""
+        return tree_of_paths(source.embedding, path, z0), ""
+
+    def report(level: int, step: int, _done: int) -> None:
+        progress(f"level {level} of the tree", step, ITERATIONS)
+
+    build = replace(HierarchicalKMeans() if source.embedding.z else POOLED_FEATURES, iterations=ITERATIONS)
+    built = build(z0, tuple(levels or levels_by_number(len(z0))), progress=report)
+    return built, tree_origin(source, built)
+
+
+def tree_origin(source: CollectionSource, tree: PrototypeTree) -> str:
+    """What a tree that is not a run's own was built over."""
+    sizes = ", ".join(map(str, tree.levels))
+    if source.encoder is not None and source.encoder.run is None:
+        known = source.encoder.provenance
+        by = source.encoder.name if known is None else f"{source.encoder.name} ({known})"
+        return f"a tree of {sizes} nodes over features of {by}; nothing was trained on {source.path}"
+    return f"{source.path} has no tree: this one, of {sizes} nodes, was built over its features"
+
+
+def _with_leaves(tree: PrototypeTree, count: int, rows: Tensor, z0: Tensor, note: str) -> tuple[PrototypeTree, str]:
+    """A tree over as many rows has their leaves already. Rows that it does not have are assigned, and the note says so.
+
+    `count`: all rows, of which `rows` are those to find leaves for.
+    """
+    if len(tree.leaves) == count:
+        leaves = tree.leaves[rows]
+        absent = leaves == ABSENT
+        if absent.any():
+            leaves[absent] = tree.assign(z0[absent])
+            note = f"{note}; images that are not in it ({int(absent.sum()):,}) are assigned to its leaves"
+        return replace(tree, leaves=leaves), note
+    note = f"{note}, built over {len(tree.leaves):,} images; the {len(rows):,} images here are assigned to its leaves"
+    return replace(tree, leaves=tree.assign(z0)), note
