@@ -10,22 +10,20 @@ from hirl.cli.command import Command
 from hirl.config.parser import Parser
 from hirl.files import check_parent
 
-ENCODER = Literal["onnx", "torch-export", "timm", "torchvision", "huggingface"]
-TREE = Literal["newick", "json", "linkage", "graphml", "numpy", "table"]
-Target = Literal[ENCODER, TREE]
 OF_TREES = ("source", "to", "out", "names", "encoder", "method")  # options; the others are for encoders
 
 
 def export_options(parser: Parser) -> None:
-    from hirl.export.export_encoder import export_encoder
+    from hirl.export.export_encoder import Target, export_encoder
+    from hirl.export.export_tree import TreeTarget
 
     about = (
         "A run folder or a checkpoint in it, a file of weights, a timm name, or torchvision:NAME; a folder of images, "
         "for the tree that hirl tree shows; a tree file."
     )
     parser.add_argument("source", help=about)
-    tools = f"For an encoder {', '.join(get_args(ENCODER))}; for a tree {', '.join(get_args(TREE))}."
-    parser.add_argument("--to", type=Target, required=True, help=tools)
+    tools = f"For an encoder {', '.join(get_args(Target))}; for a tree {', '.join(get_args(TreeTarget))}."
+    parser.add_argument("--to", type=Literal[Target, TreeTarget], required=True, help=tools)
     parser.add_argument("--out", type=Path, required=True, help="The file or folder to write.")
     parser.add_argument("--levels", action="store_true", help="Add z0 … zL, the path through the tree, its confidence.")
     parser.add_options(export_encoder, skip={"source", "to", "out", "levels", "encoder", "method"})
@@ -36,10 +34,10 @@ def export_options(parser: Parser) -> None:
 
 def run_export(config: Namespace) -> None:
     from hirl.export.export_encoder import check_export
-    from hirl.export.export_tree import check_tree_export
+    from hirl.export.export_tree import TREE_TARGETS, check_tree_export
 
     options = {name: value for name, value in vars(config).items() if name != "overwrite"}
-    is_tree = config.to in get_args(TREE)
+    is_tree = config.to in TREE_TARGETS
     if is_tree:
         given = [name for name, value in options.items() if value and name not in OF_TREES]
         if given:
