@@ -70,18 +70,23 @@ def arm(where: str, at: int) -> None:
     elif where == "refresh":
         kill_in_clustering(at)
     elif where == "end":
-        point = ("finish", "_build_tree", "finish")[at]
-        original = getattr(loop.Loop, point)
+        finish, build = loop.Loop.finish, epoch_trees.EpochTrees.build
 
-        def ended(self: Any, *arguments: Any) -> None:
-            last = self.step == self.plan.steps
-            if last and at == 0:
+        def finished(self: loop.Loop) -> None:
+            if at == 0:
                 die()
-            original(self, *arguments)
-            if last:
+            finish(self)
+            die()
+
+        def built(self: epoch_trees.EpochTrees, epoch: int, *features: Any) -> None:
+            build(self, epoch, *features)
+            if epoch == self.epochs:
                 die()
 
-        setattr(loop.Loop, point, ended)
+        if at == 1:
+            epoch_trees.EpochTrees.build = built  # type: ignore[method-assign]
+        else:
+            loop.Loop.finish = finished  # type: ignore[method-assign]
 
 
 def use_float16() -> None:

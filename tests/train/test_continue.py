@@ -17,6 +17,7 @@ from hirl.data import Shapes
 from hirl.methods import DINO
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.signals import Stopped
+from hirl.train.epoch_trees import EpochTrees
 from hirl.train.loop import Loop
 
 
@@ -30,6 +31,18 @@ def test_a_checkpoint_carries_its_plan_and_levels(runs: dict[str, Run]) -> None:
 
 class Killed(BaseException):
     """Ends a run at once, as a kill does: nothing is saved on the way out."""
+
+
+def kill_after_tree(monkeypatch: pytest.MonkeyPatch, epoch: int) -> None:
+    """Kill the run when the tree of an epoch, counted from 0, has been built."""
+    build = EpochTrees.build
+
+    def built(self: EpochTrees, number: int, *features: Any) -> None:
+        build(self, number, *features)
+        if number == epoch:
+            raise Killed
+
+    monkeypatch.setattr(EpochTrees, "build", built)
 
 
 def kill_in(monkeypatch: pytest.MonkeyPatch, name: str, when: Callable[[Loop], bool], *, after: bool = False) -> None:
@@ -61,7 +74,7 @@ def ask_to_stop(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 ENDS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "in the first step with a tree": lambda patch: kill_in(patch, "_step", lambda loop: loop.step == 3),
     "in the second step of a later tree": lambda patch: kill_in(patch, "_step", lambda loop: loop.step == 7),
-    "after a tree": lambda patch: kill_in(patch, "_build_tree", lambda loop: loop.step == 6, after=True),
+    "after a tree": lambda patch: kill_after_tree(patch, epoch=2),
     "before the state of an epoch": lambda patch: kill_in(patch, "save", lambda loop: loop.step == 6),
     "asked to stop at the end of an epoch": lambda patch: ask_to_stop(patch, 5),
     "before the state with the final tree": lambda patch: kill_in(patch, "save", lambda loop: loop.finished),
