@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -94,10 +96,13 @@ MISTAKES = {
     "no features": (["cluster", "--out", "{new}"], "the argument features is missing"),
     "a missing file": (["cluster", "nowhere.npy", "--out", "{new}"], "there is no file 'nowhere.npy'"),
     "a folder": (["cluster", ".", "--out", "{new}"], "there is no file '.'"),
-    "no npy file": (["cluster", "{text}", "--out", "{new}"], "is not a .npy file of numbers"),
+    "no npy file": (
+        ["cluster", "{text}", "--out", "{new}"],
+        "is not a .npy file of numbers: it is damaged, of another",
+    ),
     "an empty file": (["cluster", "{empty}", "--out", "{new}"], "is not a .npy file of numbers"),
     "a truncated file": (["cluster", "{cut}", "--out", "{new}"], "cut.npy"),
-    "pickled objects": (["cluster", "{objects}", "--out", "{new}"], "is not a .npy file of numbers"),
+    "pickled objects": (["cluster", "{objects}", "--out", "{new}"], "or holds objects, which are not read"),
     "several arrays": (["cluster", "{npz}", "--out", "{new}"], "holds arr_0, arr_1, but neither features nor z0"),
     "a vector": (["cluster", "{vector}", "--out", "{new}"], "is of shape (300,), but must be (N, D)"),
     "whole numbers": (["cluster", "{integers}", "--levels", "3", "--out", "{new}"], "float type"),
@@ -123,6 +128,17 @@ MISTAKES = {
     "a missing folder": (["cluster", "{features}", "--out", "no/such/tree"], "does not exist"),
     "a folder as output": (["cluster", "{features}", "--overwrite", "--out", "."], "it is a folder"),
 }
+
+
+def test_a_reader_that_has_seen_enough_is_no_mistake(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)  # as head does
+    with suppress(BrokenPipeError), os.fdopen(writing, "w") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        assert main(["compare", "--help"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_an_error_of_the_system_is_a_sentence(

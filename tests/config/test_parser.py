@@ -126,6 +126,7 @@ def test_a_method_of_ones_own_takes_the_arguments_of_a_recipe_that_names_it(own_
         ("photos/ --method MoCo", "there is no method 'MoCo': choose one of DINO, IBOT, MoCoV2"),
         ("photos/ --method.lr 3", "there is no option --method.lr, since --method is null"),
         ("photos/ --method DINO --hierarchy", "--hierarchy needs a value"),
+        ("photos/ --method DINO --hierarchy no", "--hierarchy is no, but takes null alone"),
         ("photos/ --method DINO --hierarchy null --hierarchy.levels 3", "since --hierarchy is null"),
         ("photos/ --method DINO --config", "--config needs a value"),
         ("photos/ --method DINO --batch-size 3", "there is no option --batch-size: did you mean --batch_size?"),

@@ -22,7 +22,7 @@ from hirl.explore import embed_parts as module
 from hirl.explore.embed import embed
 from hirl.explore.embed_parts import embed_parts
 from hirl.features.extractor import Extractor
-from hirl.features.feature_parts import FeatureParts, open_parts
+from hirl.features.feature_parts import FeatureParts, make_parts, open_parts
 from hirl.hierarchy.tree import PrototypeTree
 
 
@@ -69,6 +69,33 @@ def test_finished_parts_stay_and_missing_ones_are_written(
         embed_parts(run, parts=3, **options)
     with pytest.raises(ValueError, match="holds features of other images, or by another encoder"):
         embed_parts(run, split="val", **options)
+
+
+def flip_a_bit(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place] ^= 1
+    file.write_bytes(content)
+
+
+def test_a_damaged_part_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    folder = tmp_path / "parts"
+    parts = make_parts(folder, 40, 2, {})
+    for name in parts.names:
+        parts.write(name, {"features": rows[parts.images(name)]})
+    assert np.array_equal(stored(folder, "features"), rows.astype(np.float16))
+    line = ["cluster", str(folder), "--levels", "4", "2", "--out", str(tmp_path / "tree.safetensors")]
+    damaged = folder / "features-00001.npy"
+    for damage in (lambda: flip_a_bit(damaged, 150), lambda: os.truncate(damaged, 150), damaged.unlink):
+        damage()
+        assert main(line) == 2
+        message = capsys.readouterr().err
+        assert f"{str(damaged)!r} is" in message and "damaged" in message
+        assert f"delete {str(folder / 'done-00001')!r} and repeat the hirl embed command" in message
+        parts.write("00001", {"features": rows[parts.images("00001")]})
+    flip_a_bit(folder / "parts.json", 130)
+    with pytest.raises(ValueError, match="parts.json' is missing, damaged or of another version"):
+        open_parts(folder)
 
 
 def test_a_tree_of_parts_by_command(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from hirl import PrototypeTree, Run, hierarchical_kmeans
 from hirl.cli.main import main
+from hirl.export.export_tree import export_tree
 from hirl.export.newick import read_newick, write_newick
 from hirl.export.tree_formats import from_linkage, from_networkx, from_numpy, to_linkage, to_networkx, to_numpy
 from hirl.export.tree_outline import TreeOutline
@@ -27,6 +28,11 @@ FILES = {"0-2": ["a b,c.jpg", "d:e].png", "byte\udcff.png"], "2-0": ["x.jpg"]}
 def outline(make: Make) -> TreeOutline:
     """Of a tree in which some nodes have no children and no images."""
     return TreeOutline.of_tree(make((12, 5, 3), 8), names=NAMES, exemplars=FILES)
+
+
+def test_features_alone_have_no_tree_to_export(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds features alone: write their tree with hirl cluster"):
+        export_tree(tmp_path / "features.npy", "newick", tmp_path / "tree.nwk")
 
 
 def test_json_there_and_back(random_tree: Make) -> None:

@@ -298,7 +298,7 @@ def test_a_method_of_ones_own_is_tuned_once_it_is_named(
         (["--arms", "a: weight=3 weight=2"], "gives a setting twice"),
         (["--arms", "weight=2: weight=3", "--ablate", "weight=2"], "given twice"),
         (["--ablate", "weight=2", "weight=2.0"], "the same settings"),
-        (["--ablate", "weight=1"], "the arms HIRL and weight=1 have the same settings"),
+        (["--ablate", "weight=1"], "tiny.yaml': the arms HIRL and weight=1 have the same settings"),
         (["--ablate", "builder.weighted=true"], "weighted is for order bottom-up"),
         (["--arms", "a: builder=no.such.Builder"], "no.such.Builder"),
         (["--seeds", "0", "0"], "named twice"),

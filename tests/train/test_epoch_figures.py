@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,9 +14,11 @@ from hirl import Hierarchy, Run, pretrain
 from hirl.cli.main import main
 from hirl.data import Shapes
 from hirl.methods import MoCoV2
+from hirl.methods.base import Plan
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.train.loop import Loop
 from hirl.train.means import Means
+from hirl.train.report import Reporter
 
 EPOCHS, STEPS = 3, 6
 CLOCK = ("seconds_epoch", "images_per_second", "waiting_for_data")  # what may differ between equal runs
@@ -77,6 +79,17 @@ def test_they_do_not_depend_on_when_reports_are_made(
         own = steps[number * STEPS : (number + 1) * STEPS]
         for name in ("loss_image", "contrast_accuracy", *(("loss_spd", "loss_joint") if number else ())):
             assert line[name] == pytest.approx(sum(step[f"recent_{name}"] for step in own) / STEPS, rel=1e-12)
+
+
+def test_the_time_left_is_told_once_a_step_was_measured(tmp_path: Path) -> None:
+    run, network = Run(tmp_path), cast(Any, torch.nn.Linear(1, 1))
+    with Reporter(run, Plan(3, 1, batch_size=16, image_size=16), method=network, start=0) as reporter:
+        for step in (1, 2):  # the first one warms everything up
+            reporter.on_step(step, {}, {}, 16, 0.0)
+            reporter.on_epoch_end(step - 1, step, {}, [])
+    first, second = re.findall(r"epoch \d/3: .*", run.log_file.read_text())
+    assert "left" not in first
+    assert "min left" in second
 
 
 class Killed(BaseException):

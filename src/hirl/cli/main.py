@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 import os
+import select
 import sys
 import warnings
 from argparse import Namespace
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from hirl.cli.bench import BENCH
 from hirl.cli.cluster import CLUSTER
@@ -82,6 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _run(args)
     except (ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and not _is_read(sys.stdout):  # such as hirl pretrain --help | head
+            return 0
         if debug:
             raise
         print("hirl:", " ".join(line.strip() for line in _message(error).splitlines()), file=sys.stderr)
@@ -114,6 +117,16 @@ def _run(args: Sequence[str]) -> None:
         keep_freed_memory()
         with notice_lost_processes():
             COMMANDS[name].run(config)
+
+
+def _is_read(stream: TextIO) -> bool:
+    """Whether what is printed still reaches somebody; if not, it goes nowhere from now on."""
+    poll = select.poll()
+    poll.register(stream.fileno(), 0)  # errors alone
+    if not poll.poll(0):
+        return True
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return False
 
 
 def _message(error: ValueError | OSError) -> str:

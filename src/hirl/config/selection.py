@@ -78,11 +78,23 @@ class Selection:
             named = self.line[key]
             if named is None:
                 raise ValueError(f"--{key} needs a value: choose one of {', '.join(known_classes(slot.base))}")
-            self._choose(key, None if self._is_null(key, named) else find_class(named, slot.base, what=key))
+            self._choose(key, None if self._is_null(key, named) else self._find(key, named))
         elif slot.default is None:
             self._choose(key, None)
         elif slot.default is not MISSING:
             self._choose(key, type(slot.default))
+
+    def _find(self, key: str, named: str) -> type[Any]:
+        slot = self.slots[key]
+        assert slot.base is not None
+        try:
+            return find_class(named, slot.base, what=key)
+        except ValueError as error:
+            if not slot.optional or len(known_classes(slot.base)) > 1:
+                raise
+            raise ValueError(
+                f"--{key} is {named}, but takes null alone, for none; its settings are the options --{key}.NAME"
+            ) from error
 
     def _is_null(self, key: str, value: str) -> bool:
         if value not in NULL:

@@ -70,11 +70,11 @@ class _Batches:
         self.waited = 0.0  # seconds the caller has waited for batches, over all epochs
         self.workers = default_workers(renderer.images) if workers is None else workers
         if self.workers < 0:
-            raise ValueError(f"workers is {workers}, but must be at least 0, or None for the default.")
+            raise ValueError(f"workers is {workers}, but must be at least 0; leave it out for the default.")
         if self.workers and is_batched(renderer.images) and renderer.device.type != "cpu":
             raise ValueError(
                 f"workers is {workers}, but views of small images in memory are made on {renderer.device} itself: "
-                "use 0, or None for the default."
+                "use 0, or leave it out."
             )
         self._renderer = renderer
         self._tasks = _Tasks()

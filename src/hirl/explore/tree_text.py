@@ -67,7 +67,7 @@ def _draw_below(
     sizes = tree.sizes(level - 1)[children]
     children = children[sizes.argsort(descending=True, stable=True)][: int((sizes > 0).sum())]
     if level == 1:
-        below.label = f"{below.label}, in {len(children)} leaves"
+        below.label = f"{below.label}, in {len(children)} {'leaf' if len(children) == 1 else 'leaves'}"
         return
     for child in children[:SHOWN_CHILDREN].tolist():
         _draw_below(below, tree, level - 1, child, labels, classes, names)
@@ -77,7 +77,9 @@ def _draw_below(
 
 def level_table(tree: PrototypeTree, **columns: Sequence[str]) -> None:
     """Print one row per level, fine to coarse: nodes, images per node, children per node, and further columns."""
-    table = Table(title=f"{tree.count:,} images, {len(tree.levels)} levels", title_justify="left")
+    table = Table(
+        title=f"{tree.count:,} images, {len(tree.levels)} level{'s' * (len(tree.levels) > 1)}", title_justify="left"
+    )
     table.add_column("level", justify="right")
     for heading in ("nodes", "fewest images", "median", "most", "children per node", *columns):
         table.add_column(heading.replace("_", " "), justify="right")

@@ -78,7 +78,7 @@ def export_encoder(
             that comes with hirl.
         backbone: The network's timm or torchvision name, for a file of weights that does not name it.
         backbone_args: Further arguments of the timm or torchvision network.
-        weights: A file of weights for a network given by name; by default its weights are random.
+        weights: A file of weights for a network given by name; by default its published ones.
         image_size: Side of the images in pixels; by default the run's, else 224.
         channels: Channels of the images; by default the run's, else 3.
         mean: Subtracted from each channel, in [0, 1]; by default as in the run's training, else ImageNet's.

@@ -58,6 +58,10 @@ def export_tree(
     is_file = not isinstance(source, PrototypeTree) and Path(source).suffix == ".safetensors" and Path(source).is_file()
     if encoder is not None and (is_file or isinstance(source, PrototypeTree)):
         raise ValueError(f"encoder {encoder!r} cannot be given here: {source} is a tree already")
+    if not isinstance(source, PrototypeTree) and Path(source).suffix == ".npy":
+        raise ValueError(
+            f"{str(source)!r} holds features alone: write their tree with hirl cluster, and export that file"
+        )
     collection: Collection | None = None
     if isinstance(source, PrototypeTree):
         tree, identity = source, tree_id(source)

@@ -100,7 +100,10 @@ def _read_numpy(path: Path) -> Arrays:
             return {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
         kind = ".npz" if path.suffix.lower() == ".npz" else ".npy"
-        raise ValueError(f"{str(path)!r} is not a {kind} file of numbers: {error}") from error
+        # numpy calls whatever it does not know pickled, and advises to load it so
+        unknown = "pickle" in str(error) or "Python objects" in str(error)
+        reason = "it is damaged, of another format, or holds objects, which are not read" if unknown else error
+        raise ValueError(f"{str(path)!r} is not a {kind} file of numbers: {reason}") from error
 
 
 def _write_numpy(_out: Path, arrays: Arrays, file: BinaryIO) -> None:

@@ -1,7 +1,8 @@
 """Features of many images in parts: a folder of .npy files in half precision, which are read memory-mapped.
 
 Part p holds consecutive images, in order; `NAME-p.npy` is the array NAME of part p (features, z0 … zL, path). The rows
-of an image that could not be read are NaN, its path −1. parts.json says what the folder holds.
+of an image that could not be read are NaN, its path −1. parts.json says what the folder holds. Every file has a
+checksum; format 1 had none.
 """
 
 from __future__ import annotations
@@ -16,20 +17,27 @@ from typing import Any
 import numpy as np
 
 from hirl.features.feature_files import Arrays
-from hirl.files import atomic_write
+from hirl.files import CHECKSUM, Damaged, atomic_write, verify
 
-FORMAT = "hirl feature parts 1"
+FORMAT = "hirl feature parts 2"
+UNVERIFIED = "hirl feature parts 1"
 MANIFEST = "parts.json"
 DONE = "done"  # written last: all arrays of the part are there
 
 
 @dataclass(frozen=True)
 class FeatureParts:
-    """A folder of parts. `rows`: images per part; `key`: identifies the encoder, its preprocessing and the images."""
+    """A folder of parts.
+
+    rows: images per part
+    key: identifies the encoder, its preprocessing and the images
+    verified: files must have a checksum
+    """
 
     folder: Path
     rows: tuple[int, ...]
     key: str
+    verified: bool
 
     @property
     def names(self) -> list[str]:
@@ -42,7 +50,10 @@ class FeatureParts:
         return range(start, start + self.rows[part])
 
     def is_done(self, name: str) -> bool:
-        return (self.folder / f"{DONE}-{name}").exists()
+        return self._mark(name).exists()
+
+    def _mark(self, name: str) -> Path:
+        return self.folder / f"{DONE}-{name}"
 
     def write(self, name: str, arrays: Arrays) -> None:
         """Write the arrays of a part, floats in half precision."""
@@ -50,14 +61,24 @@ class FeatureParts:
             stored = array.astype(np.float16 if array.dtype.kind == "f" else np.int32)
             if array.dtype.kind == "f" and np.isinf(stored).any():
                 raise ValueError(f"{kind} of part {name} has values above 65,504, which half precision cannot hold")
-            with atomic_write(self.folder / f"{kind}-{name}.npy") as aside, aside.open("wb") as file:
+            with atomic_write(self.folder / f"{kind}-{name}.npy", checksum=True) as aside, aside.open("wb") as file:
                 np.save(file, stored)
-        (self.folder / f"{DONE}-{name}").touch()
+        self._mark(name).touch()
 
     def arrays(self, kind: str) -> Iterator[np.ndarray]:
-        """The array of every part in order, memory-mapped."""
+        """The array of every part in order, verified and memory-mapped."""
         for name in self.names:
-            yield np.load(self.folder / f"{kind}-{name}.npy", mmap_mode="r", allow_pickle=False)
+            file = self.folder / f"{kind}-{name}.npy"
+            try:
+                verify(file, required=self.verified)
+                array = np.load(file, mmap_mode="r", allow_pickle=False)
+            except (OSError, ValueError) as error:
+                reason = str(error) if isinstance(error, Damaged) else f"{str(file)!r} is missing or damaged"
+                raise ValueError(
+                    f"{reason}; delete {str(self._mark(name))!r} and repeat the hirl embed command, which then writes "
+                    "this part again"
+                ) from error
+            yield array
 
     def finest(self) -> list[np.ndarray]:
         """What trees are built over, per part (n, D): z⁰, else the features."""
@@ -75,8 +96,9 @@ def make_parts(folder: Path, images: int, parts: int, about: dict[str, Any]) -> 
         raise ValueError(f"the folder {str(folder)!r} is not empty and holds no parts of features: name another one")
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / MANIFEST).exists():
-        with atomic_write(folder / MANIFEST) as aside:
-            aside.write_text(json.dumps({"format": FORMAT, "rows": rows, "key": key, **about}, default=str, indent=1))
+        with atomic_write(folder / MANIFEST, checksum=True) as aside:
+            content = {"checksum": CHECKSUM, "format": FORMAT, "rows": rows, "key": key, **about}
+            aside.write_text(json.dumps(content, default=str, indent=1), encoding="utf-8")
     found = open_parts(folder, complete=False)
     if found.key != key:
         raise ValueError(
@@ -95,11 +117,15 @@ def open_parts(folder: Path, *, complete: bool = True) -> FeatureParts:
     """Open a folder of parts, which must be complete unless it is to be continued."""
     try:
         about = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if about["format"] != FORMAT:
+        if about["format"] not in (FORMAT, UNVERIFIED):
             raise ValueError("another format")
-        parts = FeatureParts(folder, tuple(map(int, about["rows"])), str(about["key"]))
+        parts = FeatureParts(folder, tuple(map(int, about["rows"])), str(about["key"]), about["format"] == FORMAT)
+        verify(folder / MANIFEST, required=parts.verified)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{str(folder / MANIFEST)!r} is missing, damaged or of another version of hirl") from error
+        raise ValueError(
+            f"{str(folder / MANIFEST)!r} is missing, damaged or of another version of hirl: write the features to "
+            "another folder"
+        ) from error
     missing = [name for name in parts.names if not parts.is_done(name)]
     if complete and missing:
         raise ValueError(

@@ -212,7 +212,11 @@ def _resolved_arms(
     epochs, defaults = options["epochs"], hierarchy_defaults(options["method"])
     own = hierarchy.resolve(len(images), epochs, **defaults)
     resolved: dict[str, ResolvedHierarchy | None] = {}
-    for arm, settings in make_arms(own, arms, ablate, classes).items():
+    try:
+        made = make_arms(own, arms, ablate, classes)
+    except ValueError as error:
+        raise ValueError(f"{recipe_name!r}: {error}") from error
+    for arm, settings in made.items():
         try:
             found = None if settings is None else settings.resolve(len(images), epochs, **defaults)
             check_sizes(images, found, batch_size=options.get("batch_size"), epochs=epochs)

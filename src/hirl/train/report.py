@@ -99,14 +99,17 @@ class Reporter:
         self.bar.update(self.task, completed=step, epoch=epoch, status=_status(means, pace), remaining=left)
         self._recent = _Pace()
 
-    def _seconds_left(self, step: int) -> float:
+    def _seconds_left(self, step: int) -> float | None:
+        """None while no step has been measured."""
+        if step == self._start_step < self.plan.steps:
+            return None
         return (time.monotonic() - self._start_time) / max(1, step - self._start_step) * (self.plan.steps - step)
 
-    def _announce_duration(self, step: int, left: float) -> None:
+    def _announce_duration(self, step: int, left: float | None) -> None:
         """Once the first steps have been measured, say how long the run will take and what memory it uses."""
         count, taken = step - self._start_step, time.monotonic() - self._start_time
         early = taken < MEASURED_SECONDS and step % self.plan.steps_per_epoch
-        if self._announced or count == 0 or early or step == self.plan.steps:
+        if self._announced or left is None or early or step == self.plan.steps:
             return
         self._announced = True
         self._show(
@@ -142,7 +145,8 @@ class Reporter:
 
     def on_epoch_end(self, epoch: int, step: int, means: dict[str, float], sample: list[Tensor]) -> None:
         line = f"epoch {epoch + 1}/{self.plan.epochs}: {_status(means, self._epoch)}"
-        line += f", {self._seconds_left(step) / 60:.1f} min left"
+        if (left := self._seconds_left(step)) is not None:
+            line += f", {left / 60:.1f} min left"
         self.run.log(line)
         if not self.console.is_terminal:  # there is no bar that shows it
             self.console.print(line, highlight=False, soft_wrap=True)
