@@ -1,9 +1,9 @@
 """Atomic writes: a reader sees the old content of a file or the new one, never a part of either.
 
 A file that figures are computed from carries a checksum of the rest of its bytes, which is verified when it is read.
-Formats with room for text, such as JSON or the metadata of safetensors, have `CHECKSUM` at their beginning, where
-`atomic_write` fills it in; to others it is appended, behind the end of a zip or npy file. Files without one, such as
-those of other programs, are read unverified.
+Formats with room for text, such as JSON or the metadata of safetensors and parquet, have `CHECKSUM` at their beginning
+or end, where `atomic_write` fills it in; to others it is appended, behind the end of a zip or npy file. Files without
+one, such as those of other programs, are read unverified.
 """
 
 from __future__ import annotations

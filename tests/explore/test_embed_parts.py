@@ -90,11 +90,12 @@ def test_a_damaged_part_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.
         damage()
         assert main(line) == 2
         message = capsys.readouterr().err
-        assert f"{str(damaged)!r} is" in message and "damaged" in message
+        assert f"{str(damaged)!r} is" in message
+        assert "damaged" in message
         assert f"delete {str(folder / 'done-00001')!r} and repeat the hirl embed command" in message
         parts.write("00001", {"features": rows[parts.images("00001")]})
     flip_a_bit(folder / "parts.json", 130)
-    with pytest.raises(ValueError, match="parts.json' is missing, damaged or of another version"):
+    with pytest.raises(ValueError, match=r"parts\.json' is missing, damaged or of another version"):
         open_parts(folder)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +19,14 @@ from hirl.hierarchy.tree import PrototypeTree
 
 def arrays(N: int = 7) -> Arrays:
     """As `hirl embed` makes them, with a class and nodes that no image has."""
-    random = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     parents = np.array([1, 0, 1, 0])
-    leaves = random.integers(0, 3, N)
+    leaves = generator.integers(0, 3, N)
     return {
         "image": np.array([f"photos/{row} é.png" for row in range(N)]),
         "readable": np.arange(N) != 2,
-        "features": random.standard_normal((N, 5)).astype(np.float16),
-        "z0": random.standard_normal((N, 3)).astype(np.float32),
+        "features": generator.standard_normal((N, 5)).astype(np.float16),
+        "z0": generator.standard_normal((N, 3)).astype(np.float32),
         "path": np.stack([leaves, parents[leaves]], axis=1),
         "tree_levels": np.array([4, 2]),
         "tree_parents_0": parents,
@@ -42,6 +44,20 @@ def test_all_that_is_written_is_read_again(name: str, tmp_path: Path) -> None:
     for key, array in arrays().items():
         assert found[key].dtype == array.dtype, key
         assert np.array_equal(found[key], array), key
+
+
+@pytest.mark.parametrize("name", ["z.npz", "z.parquet"])
+def test_a_flipped_bit_is_noticed(name: str, tmp_path: Path) -> None:
+    file, wanted, draw = tmp_path / name, arrays(), random.Random(0)
+    write_features(file, wanted)
+    whole = file.read_bytes()
+    for _ in range(100):
+        content = bytearray(whole)
+        content[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        file.write_bytes(content)
+        with suppress(ValueError):
+            found = read_features(file)  # the bit was one of the checksum's name
+            assert all(np.array_equal(found[key], array) for key, array in wanted.items())
 
 
 @pytest.mark.filterwarnings("default")

@@ -19,7 +19,7 @@ import torch
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.file_images import open_files
 from hirl.data.sources.image_set import ImageSet
-from hirl.files import atomic_write, check_writable
+from hirl.files import CHECKSUM, Damaged, atomic_write, check_writable, verify
 
 if TYPE_CHECKING:
     from pyarrow import Array
@@ -43,7 +43,7 @@ def write_features(out: Path, arrays: Arrays) -> None:
     """Write the arrays in the format that the name of the file ends in."""
     write = FORMATS[out.suffix.lower()].write
     assert write is not None  # as check_target makes sure
-    with atomic_write(out) as aside, aside.open("wb") as file:
+    with atomic_write(out, checksum=True) as aside, aside.open("wb") as file:
         write(out, arrays, file)
 
 
@@ -51,6 +51,10 @@ def read_features(path: Path) -> Arrays:
     """The arrays of a file by name; a .npy file is read as `features`. Rows are checked to be of one number."""
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}: features are {FEATURES}")
+    try:
+        verify(path)
+    except Damaged as error:
+        raise ValueError(f"{error}; write it again with hirl embed") from error
     arrays = FORMATS.get(path.suffix.lower(), FORMATS[".npy"]).read(path)
     if "features" not in arrays and "z0" not in arrays:
         names = ", ".join(arrays) or "nothing"
@@ -98,7 +102,7 @@ def _read_numpy(path: Path) -> Arrays:
             return {"features": loaded}
         with loaded:
             return {name: loaded[name] for name in loaded.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    except (ValueError, EOFError, OSError, NotImplementedError, zipfile.BadZipFile) as error:
         kind = ".npz" if path.suffix.lower() == ".npz" else ".npy"
         # numpy calls whatever it does not know pickled, and advises to load it so
         unknown = "pickle" in str(error) or "Python objects" in str(error)
@@ -146,7 +150,10 @@ def _write_parquet(out: Path, arrays: Arrays, file: BinaryIO) -> None:
                     "a .npz file"
                 ) from error
     rest = {name: array.tolist() for name, array in arrays.items() if name.startswith(NOT_ROWS)}
-    parquet.write_table(pyarrow.table(columns, metadata={PARQUET_KEY: json.dumps(rest)}), file)
+    table = pyarrow.table(columns, metadata={PARQUET_KEY: json.dumps(rest)})
+    with parquet.ParquetWriter(file, table.schema) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({"checksum": CHECKSUM})  # the last thing in the file but its version
 
 
 def _read_parquet(path: Path) -> Arrays:

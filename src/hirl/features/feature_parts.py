@@ -2,7 +2,7 @@
 
 Part p holds consecutive images, in order; `NAME-p.npy` is the array NAME of part p (features, z0 … zL, path). The rows
 of an image that could not be read are NaN, its path −1. parts.json says what the folder holds. Every file has a
-checksum; format 1 had none.
+checksum.
 """
 
 from __future__ import annotations
@@ -20,24 +20,17 @@ from hirl.features.feature_files import Arrays
 from hirl.files import CHECKSUM, Damaged, atomic_write, verify
 
 FORMAT = "hirl feature parts 2"
-UNVERIFIED = "hirl feature parts 1"
 MANIFEST = "parts.json"
 DONE = "done"  # written last: all arrays of the part are there
 
 
 @dataclass(frozen=True)
 class FeatureParts:
-    """A folder of parts.
-
-    rows: images per part
-    key: identifies the encoder, its preprocessing and the images
-    verified: files must have a checksum
-    """
+    """A folder of parts. `rows`: images per part; `key`: identifies the encoder, its preprocessing and the images."""
 
     folder: Path
     rows: tuple[int, ...]
     key: str
-    verified: bool
 
     @property
     def names(self) -> list[str]:
@@ -70,7 +63,7 @@ class FeatureParts:
         for name in self.names:
             file = self.folder / f"{kind}-{name}.npy"
             try:
-                verify(file, required=self.verified)
+                verify(file, required=True)
                 array = np.load(file, mmap_mode="r", allow_pickle=False)
             except (OSError, ValueError) as error:
                 reason = str(error) if isinstance(error, Damaged) else f"{str(file)!r} is missing or damaged"
@@ -117,10 +110,10 @@ def open_parts(folder: Path, *, complete: bool = True) -> FeatureParts:
     """Open a folder of parts, which must be complete unless it is to be continued."""
     try:
         about = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if about["format"] not in (FORMAT, UNVERIFIED):
+        if about["format"] != FORMAT:
             raise ValueError("another format")
-        parts = FeatureParts(folder, tuple(map(int, about["rows"])), str(about["key"]), about["format"] == FORMAT)
-        verify(folder / MANIFEST, required=parts.verified)
+        parts = FeatureParts(folder, tuple(map(int, about["rows"])), str(about["key"]))
+        verify(folder / MANIFEST, required=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{str(folder / MANIFEST)!r} is missing, damaged or of another version of hirl: write the features to "
