@@ -148,6 +148,11 @@ def stable_pretraining(network: nn.Module) -> Any:
     return {"state_dict": state | mlp("callbacks_modules.linear_probe", 0), "epoch": 400}
 
 
+def imgsim(network: nn.Module) -> Any:
+    state = network.state_dict() | {"fc.weight": torch.zeros(768, 16), "fc.bias": torch.zeros(768)}
+    return under("module.pre.", state)
+
+
 def with_classifier(network: nn.Module) -> Any:
     return dict(network.state_dict()) | {"fc.weight": torch.zeros(10, 16), "fc.bias": torch.zeros(10)}
 
@@ -168,6 +173,7 @@ LAYOUTS: dict[str, tuple[Callable[[nn.Module], Any], Callable[[], nn.Module]]] =
     "lightly": (lightly, resnet),
     "solo-learn": (solo_learn, resnet),
     "stable-pretraining": (stable_pretraining, vit),
+    "imgsim": (imgsim, lambda: resnet("resnet50")),
     "timm or torchvision": (with_classifier, resnet),
 }
 

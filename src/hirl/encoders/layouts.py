@@ -13,6 +13,7 @@ from hirl.encoders.weights_source import IMAGENET_MEAN, IMAGENET_STD, ImageForma
 Renames = tuple[tuple[str, str], ...]
 IMAGENET = ImageFormat(224, IMAGENET_MEAN, IMAGENET_STD, "bilinear", 224 / 256)
 BICUBIC = ImageFormat(224, IMAGENET_MEAN, IMAGENET_STD, "bicubic", 224 / 256)
+UNCROPPED = ImageFormat(350, IMAGENET_MEAN, IMAGENET_STD, "bilinear", 1.0)
 CLASSIFIERS = r"(fc|head|head_dist|head\.fc|classifier)\.(weight|bias)$"
 
 
@@ -164,6 +165,7 @@ LAYOUTS = (
         r"backbone\.",
         (CLASSIFIERS, r"(classifier|projector|predictor|prototypes|momentum_\w+|head)\.|queue|center"),
     ),
+    Layout("imgsim", ("",), (r"pre\.conv1\.",), r"pre\.", (r"fc\.",), format=UNCROPPED),
     Layout("DINOv2", ("", "model"), (r"blocks\.0\.ls1\.", r"mask_token"), heads=(r"mask_token",), format=BICUBIC),
     Layout(
         "Hugging Face",
