@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from hirl.encoders.checkpoints import read_checkpoint
@@ -253,6 +254,46 @@ def test_networks_are_told_by_their_shapes(tmp_path: Path) -> None:
 class Trap:
     def __reduce__(self) -> Any:
         return (Path.touch, (Path("sprung"),))
+
+
+@pytest.mark.parametrize("project", LAYOUTS)
+def test_a_bad_file_of_a_layout_is_one_sentence(project: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lay_out, make = LAYOUTS[project]
+    content = lay_out(make())
+    torch.save(content, "good.pth")
+    Path("truncated.pth").write_bytes(Path("good.pth").read_bytes()[:-2000])
+    torch.save(content | {"more": Trap()}, "object.pth")
+    narrow = {"channels": [4, 4, 4, 4]}
+    with pytest.raises(
+        ValueError, match=r"^the weights in 'good.pth' do not fit resnet10t: .*; they must match[^\n]*$"
+    ):
+        open_encoder("good.pth", backbone="resnet10t", backbone_args=narrow)
+    with pytest.raises(ValueError, match=r"^'truncated.pth' is not a file of plain weights: torch did not [^\n]*$"):
+        open_encoder("truncated.pth")
+    with pytest.raises(ValueError, match=r"^'object.pth' is not a file of plain weights: it holds objects [^\n]*$"):
+        open_encoder("object.pth")
+    assert not Path("sprung").exists()
+
+
+def test_a_bad_hugging_face_folder_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(json.dumps({"hidden_size": 64, "num_attention_heads": 1}))
+    state = under("embeddings.patch_embeddings.projection.", {"weight": torch.zeros(64, 3, 8, 8)})
+    save_file(state | {"encoder.layer.0.norm1.weight": torch.zeros(64)}, "model.safetensors")
+    good = Path("model.safetensors").read_bytes()
+    for content, sentence in {
+        good: r"holds weights but not the name of their network",
+        good[:-100]: r"model.safetensors' is not a safetensors file, or is truncated",
+        pickle.dumps(Trap()): r"model.safetensors' is not a safetensors file, or is truncated",
+    }.items():
+        Path("model.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match=sentence):
+            open_encoder(tmp_path)
+    Path("model.safetensors").rename("pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"has a config.json, but no model.safetensors"):
+        open_encoder(tmp_path)
+    assert not Path("sprung").exists()
 
 
 def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

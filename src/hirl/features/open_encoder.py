@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hirl.encoders.backbones import UnknownBackbone, make_backbone, patch_size
-from hirl.encoders.checkpoints import is_hugging_face_folder, read_checkpoint
+from hirl.encoders.checkpoints import HF_FILES, is_hugging_face_folder, read_checkpoint
 from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.encoders.encoder_file import (
     EncoderMetadata,
@@ -119,6 +119,11 @@ def open_encoder(
         return _from_file(path, backbone, backbone_args, channels)
     if path.is_dir():
         _refuse(options, "a run has its own")
+        if not RunFolder(path).exists and (path / HF_FILES[0]).is_file():
+            raise ValueError(
+                f"{text!r} has a {HF_FILES[0]}, but no {HF_FILES[1]}: save the network there with "
+                "save_pretrained(..., safe_serialization=True)"
+            )
         if not RunFolder(path).exists:
             raise ValueError(
                 f"{text!r} is not a run folder: it has no config.yaml; if it holds images, name an encoder such as "

@@ -29,8 +29,8 @@ class Hierarchy:
         temperature: For nodes: that of the softmax.
         start_epoch: T₁, the first epoch with a tree, counted from 0. By default half of the epochs if the method's
             arguments are chosen for the images, else, for a method with arguments or a recipe, a tenth of them.
-        head_layers: Linear layers per head h_l; by default 2. 0, the default with a frozen encoder, is for no heads:
-            tree and L_SPD are then of the encoder's features in place of z⁰.
+        head_layers: Linear layers per head h_l; by default 2. 0, the default with a frozen or unfrozen encoder, is for
+            no heads: tree and L_SPD are then of the encoder's features in place of z⁰.
         weight: Factor on L_SPD. By default, if the method's arguments are chosen for the images on a CPU, that of the
             method's recipe in small/; else 1, as in Eq. 4.
         features: What is clustered: "pass" embeds all images, unaugmented and in eval mode, as the paper does; "bank"

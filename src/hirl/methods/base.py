@@ -71,6 +71,7 @@ class Method(nn.Module, ABC):
     lr: float
     """Peak learning rate per 256 images; a method without this argument defines `peak_lr` itself."""
     plan: Plan
+    _fixed: tuple[nn.Module, ...] = ()
     facts: ClassVar[Facts] = Facts()
     """What is published and measured about the method; others need not know which method it is."""
 
@@ -92,6 +93,23 @@ class Method(nn.Module, ABC):
     def encoder_copies(self) -> list[nn.Module]:
         """Every copy of the encoder that the method keeps: given initial weights are loaded into all of them."""
         return [self.encoder]
+
+    @property
+    def trained_features(self) -> nn.Module:
+        """The module whose first output in `forward` has the features of the first view, with their graph, in front."""
+        return self.encoder
+
+    def fix(self, layers: Iterable[nn.Module]) -> None:
+        """Keep these layers in eval mode from now on."""
+        self._fixed = (*self._fixed, *layers)
+        self.train(self.training)
+
+    def train(self, mode: bool = True) -> Method:
+        """Set the mode; layers that are fixed stay in eval mode."""
+        super().train(mode)
+        for layer in self._fixed:
+            layer.eval()
+        return self
 
     @property
     def encoder_args(self) -> dict[str, Any]:

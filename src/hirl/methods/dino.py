@@ -23,7 +23,7 @@ class CropNetwork(Network):
 
     def forward(self, crops: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Crops of V views, each (B, C, s, s) → (V · B, D), (V · B, K). Crops of equal size share a batch."""
-        z0, logits = self.head(torch.cat(self.pooled(crops)))
+        z0, logits = self.head(self.features(torch.cat(self.pooled(crops))))
         return z0, logits
 
 

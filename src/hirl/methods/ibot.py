@@ -73,7 +73,7 @@ class Student(PatchNetwork):
         """Crops of V views → z⁰ (V · B, D), logits (V · B, K), logits of the hidden patches (H, K)."""
         self.draw_drop_paths(crops[:2])
         pooled, patches = backbones.masked_tokens(self.backbone, torch.cat(crops[:2]), hidden.mask, mask_token)
-        z, logits = self.head(torch.cat([pooled, *self.pooled(crops[2:])]))
+        z, logits = self.head(self.features(torch.cat([pooled, *self.pooled(crops[2:])])))
         units = F.normalize(self.patch_mlp(patches[hidden.crop, hidden.patch]), dim=1)
         return z, logits, self.patch_layer(units)
 

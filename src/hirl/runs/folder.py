@@ -29,6 +29,7 @@ OPTIONS = (
     "data", "method", "hierarchy", "epochs", "batch_size", "image_size", "seed", "split", "channels", "mean", "std",
     "precision", "accumulate", "encoder", "cached_views", "neighbours",
 )  # fmt: skip
+SINCE = {"unfreeze": 0}  # options that runs of earlier versions lack, with what these versions did
 LIBRARIES = ("hirl", "torch", "torchvision", "timm", "lightning-fabric", "numpy")
 
 
@@ -105,6 +106,7 @@ class RunFolder:
                 f"{str(self.folder)!r} has the format {written!r}, but this version of hirl reads {FORMAT!r} only: "
                 "open it with the version that wrote it (about.json names it), or train it again in another folder"
             )
+        options = SINCE | options
         missing = [name for name in (FORMAT_KEY, *OPTIONS) if name not in options]
         if missing:
             raise ValueError(f"{damaged}: it lacks {', '.join(missing)}; {remedy}")

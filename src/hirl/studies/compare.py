@@ -209,7 +209,7 @@ def _resolved_arms(
 ) -> dict[str, ResolvedHierarchy | None]:
     """HIRL's settings of every arm of a recipe, checked against the images before anything is trained."""
     hierarchy: Hierarchy = options["hierarchy"]
-    epochs, defaults = options["epochs"], hierarchy_defaults(options["method"])
+    epochs, defaults = options["epochs"], hierarchy_defaults(options["method"], options.get("unfreeze", 0))
     own = hierarchy.resolve(len(images), epochs, **defaults)
     resolved: dict[str, ResolvedHierarchy | None] = {}
     try:

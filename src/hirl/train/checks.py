@@ -9,6 +9,7 @@ from typing import Any
 
 from hirl.config import find_class
 from hirl.data.sources.image_set import ImageSet
+from hirl.encoders.last_blocks import check_blocks
 from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method
@@ -86,6 +87,11 @@ def _check_adaptation(settings: Settings) -> None:
         raise ValueError("backbone_args has an adapter, which needs an --encoder to put it on")
     if settings.neighbours and not adapted:
         raise ValueError("neighbours is for a frozen encoder, whose features tell them: leave it out")
+    if settings.unfreeze and settings.encoder is None:
+        raise ValueError(f"unfreeze is {settings.unfreeze}, but needs an --encoder to start from")
+    if settings.unfreeze and adapted:
+        raise ValueError(f"unfreeze is {settings.unfreeze}, but must be 0 with an adapter, whose encoder stays frozen")
+    check_blocks(settings.method.backbone_outline, settings.unfreeze, name=settings.method.backbone)
 
 
 def check_sizes(images: ImageSet, hierarchy: ResolvedHierarchy | None, *, batch_size: int | None, epochs: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from hirl.config import find_class, read_options
 from hirl.encoders.backbones import has_tokens
+from hirl.encoders.last_blocks import Blocks
 from hirl.features.open_encoder import Encoder
 from hirl.methods import Method, MoCoV2
 from hirl.methods.foreign_state import ForeignState
@@ -32,6 +33,8 @@ PATCHES = 16  # per side of an image, for small transformers
 # Epochs: 100 for 1,500 images. The total number of images processed grows more slowly than their number.
 EPOCHS, EPOCHS_AT, EPOCHS_POWER = 100, 1_500, 0.6
 LEAST_EPOCHS, MOST_EPOCHS = 10.0, 200.0
+# Of an encoder whose last blocks train.
+UNFROZEN_EPOCHS, UNMEASURED_WEIGHT = 10, 0.1
 # Of a method that goes on from its authors' checkpoint.
 CONTINUED_EPOCHS = 30
 GENTLE = 0.1  # of the published learning rate: the full one would first undo what was learnt
@@ -106,24 +109,28 @@ def choose_adaptation(
     N: int,
     side: int,
     start: Encoder,
+    unfreeze: Blocks,
     *,
     image_size: int | None = None,
     batch_size: int | None = None,
     epochs: int | None = None,
 ) -> Choices:
-    """Choose what is None for the adaptation of `start`, which stays frozen, to N images. A given value stays.
+    """Choose what is None for the adaptation of `start` to N images. A given value stays.
 
-    `kind` has a recipe in adapt/.
+    The encoder stays frozen but for the blocks to `unfreeze`; a method without a recipe in adapt/ needs some.
     """
     recipe = adaptation_recipe(kind)
-    if recipe is None:
+    if recipe is None and not unfreeze:
         names = ", ".join(sorted(name for name in recipe_names() if name.startswith(ADAPT)))
         raise ValueError(
-            f"{kind.__name__} cannot adapt a frozen encoder: use --encoder null to start from nothing, or a method of "
-            f"the recipes {names}"
+            f"{kind.__name__} cannot adapt a frozen encoder: use --unfreeze to train its last blocks, --encoder null "
+            f"to start from nothing, or a method of the recipes {names}"
         )
-    options = read_options(recipe)
-    reasons = {"epochs": "seconds each, for the encoder stays frozen"} if epochs is None else {}
+    options = _small_options(kind) if recipe is None else read_options(recipe)
+    usual_epochs = UNFROZEN_EPOCHS if unfreeze else int(options["epochs"])
+    reasons = {}
+    if epochs is None:
+        reasons["epochs"] = "with passes over all images" if unfreeze else "seconds each, for the encoder stays frozen"
     if image_size is None:
         image_size = start.size_for(side)
         reasons["image_size"] = f"the images have {side} px" if side == image_size else "what the encoder is made for"
@@ -131,16 +138,22 @@ def choose_adaptation(
         batch_size = min(int(options["batch_size"]), max(16, power_of_two(N / 8)), power_of_two(N))
         reasons["batch_size"] = f"{N // batch_size:,} steps per epoch"
     arguments: dict[str, Any] = dict(options["method"]["init_args"])
-    arguments |= {"backbone": start.about["backbone"]}
-    arguments["backbone_args"] = start.about["backbone_args"] | {"adapter": arguments["backbone_args"]["adapter"]}
+    adapter = {} if unfreeze else {"adapter": arguments["backbone_args"]["adapter"]}
+    arguments |= {"backbone": start.about["backbone"], "backbone_args": start.about["backbone_args"] | adapter}
+    if "bn_splits" in arguments:
+        arguments["bn_splits"] = 1  # batch norm does not look at the batch
     if "queue_length" in arguments:
         arguments["queue_length"] = queue_length(N, batch_size, most=int(arguments["queue_length"]))
-    reasons |= {"backbone": "stays frozen; what trains is an adapter on its features"}
-    reasons |= {"weight": "of HIRL's loss, as measured with a frozen encoder"}
+    reasons["backbone"] = "stays frozen; what trains is an adapter on its features"
+    if unfreeze:
+        reasons["backbone"] = f"blocks that train: {unfreeze if unfreeze == 'all' else f'the last {unfreeze}'}"
+    reasons["weight"] = "of HIRL's loss, as measured with a frozen encoder"
+    weight = float(options["hierarchy"]["weight"])
+    if recipe is None:
+        weight, reasons["weight"] = UNMEASURED_WEIGHT, "of HIRL's loss; not measured with this method"
     if kind is USUAL:
         reasons["method"] = "the fastest of the six methods here"
-    weight = float(options["hierarchy"]["weight"])
-    return Choices(kind(**arguments), image_size, batch_size, epochs or int(options["epochs"]), weight, reasons)
+    return Choices(kind(**arguments), image_size, batch_size, epochs or usual_epochs, weight, reasons)
 
 
 def choose_continuation(

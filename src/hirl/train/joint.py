@@ -88,7 +88,7 @@ class Joint(nn.Module):
         The negative paths depend on `negatives_seed` alone, so that all processes draw the same ones. `diagnose`: also
         compute the diagnostics, if there is a tree.
         """
-        with first_output(self.method.encoder) as features:
+        with first_output(self.method.trained_features) as features:
             output = self.method(views, masks, step)
         target = (output.z0 if output.target_z0 is None else output.target_z0).detach()  # (B, D)
         z0 = output.z0

@@ -39,6 +39,7 @@ from hirl.train.loss_scale import LossScale
 from hirl.train.means import Means
 from hirl.train.observer import Observer, Rates
 from hirl.train.partners import partner_nodes
+from hirl.train.unfreezing import Unfreezing
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
 AT_ONCE = ("cpu",)  # devices on which a value can be read without a wait for the steps before it
@@ -69,6 +70,7 @@ class Loop:
     keep_bank: bool = False  # also for a baseline, for HIRL runs that start from its stage one
     save_every: float = 600.0  # seconds
     should_stop: Callable[[], bool] = lambda: False
+    unfreezing: Unfreezing | None = None
     step: int = field(default=0, init=False)
     finished: bool = field(default=False, init=False)  # whether the tree is that of the trained encoder
     training_tree: dict[str, Tensor] = field(default_factory=dict, init=False)  # the last epoch's, once `finished`
@@ -82,6 +84,8 @@ class Loop:
         if self.paths is not None:
             heads = self.method.param_groups(self.paths) if self.paths.head_layers else []
             groups += [group | {"of": "heads"} for group in heads]
+        if self.unfreezing is not None:
+            groups = self.unfreezing.scaled(groups)
         optimiser = self.method.optimiser(groups)
         self.module, self.optimiser = self.fabric.setup(self.joint, optimiser)
         self.loss_scale = LossScale(self.fabric, self.joint, optimiser)
@@ -187,6 +191,8 @@ class Loop:
         taken = self.loss_scale.unscale()
         if taken:
             self.method.before_update(self.step)
+            if self.unfreezing is not None:
+                self.unfreezing.before_update(self.step)
             self.method.clip_gradients(self.joint.parameters())
             self.optimiser.step()
             self.method.after_step(self.step)

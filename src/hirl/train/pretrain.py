@@ -11,6 +11,7 @@ from hirl.data.sources import Skipped, open_images
 from hirl.data.sources.image_list import full_path, path_of
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.images_in_memory import in_memory
+from hirl.encoders.last_blocks import Blocks
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method, Plan
 from hirl.processes import Precision, launch
@@ -67,6 +68,7 @@ def pretrain(
     encoder: str | None = "auto",
     cached_views: int = 6,
     neighbours: float | None = None,
+    unfreeze: Blocks = 0,
     stage_one: str | os.PathLike[str] | None = None,
     fork_at: tuple[int, ...] = (),
     wandb: str | None = None,
@@ -108,6 +110,9 @@ def pretrain(
         neighbours: With a frozen encoder, the share of images that are paired with a view of one of their nearest
             images instead of another view of their own; with a hierarchy, one of the same node of the tree. By default
             0.5 with a frozen encoder and a hierarchy without heads, else 0.
+        unfreeze: The number of the encoder's last blocks that train, or all; by default none. Heads train alone for the
+            first tenth of the epochs, then blocks at small rates, the smaller the further from the end. The rest of the
+            encoder stays frozen, and so do the statistics of all its batch norms.
         stage_one: Run folder of the baseline with the same settings and seed. HIRL starts from its state of epoch T₁,
             kept by `fork_at`, and ends in the same bits as if it had trained stage one itself.
         fork_at: Epochs after which a baseline keeps its state for HIRL runs to start from.
@@ -142,6 +147,7 @@ def pretrain(
         epochs=epochs,
         batch_size=batch_size,
         image_size=image_size,
+        unfreeze=unfreeze,
         accelerator=accelerator,
         skipped=skipped,
     )
@@ -162,6 +168,7 @@ def pretrain(
         encoder=encoder,
         cached_views=cached_views,
         neighbours=default_neighbours(chosen.method, resolved) if neighbours is None else neighbours,
+        unfreeze=unfreeze,
     )
     checks.check_settings(settings, images, stage_one=stage_one, fork_at=fork_at)
 
@@ -181,7 +188,7 @@ def pretrain(
                 announce(fabric, run, heads_summary(heads, settings))
             if fabric.is_global_zero:
                 run.add_start(origin)
-            if chosen.method.is_adapted and fabric.is_global_zero:
+            if (chosen.method.is_adapted or unfreeze) and fabric.is_global_zero:
                 write_start(run, start, chosen.image_size)
         parts = setup.build(
             fabric,
@@ -239,6 +246,7 @@ def pretrain(
                 keep_bank=bool(fork_at),
                 save_every=checkpoint_minutes * 60,
                 should_stop=should_stop,
+                unfreezing=parts.unfreezing,
             )
             if state is not None:
                 setup.load_state(loop, state, run)
@@ -252,8 +260,10 @@ def pretrain(
                 _fit(loop, run, images, skipped)
             if fabric.is_global_zero:
                 write_encoder(run, settings.method, parts.loader.normalisation)
-                if isinstance(parts.loader, FeatureLoader):
-                    announce(fabric, run, compare_start(run, settings, parts.loader.cached, images))
+                if start is not None and (chosen.method.is_adapted or unfreeze):
+                    cached = parts.loader.cached if isinstance(parts.loader, FeatureLoader) else None
+                    reading = {"mean": mean, "std": std, "device": fabric.device, "workers": workers, "strict": strict}
+                    announce(fabric, run, compare_start(run, settings, cached, images, start, **reading))
                 run.report({"step": parts.plan.steps, "epoch": parts.plan.epochs, "finished": True})
                 announce(fabric, run, f"Done. Inspect with: hirl show {run.folder}")
         fabric.barrier()

@@ -13,6 +13,7 @@ from hirl.config.parser import load
 from hirl.data.sources import Skipped
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.skipped import read_or_replace
+from hirl.encoders.last_blocks import Blocks
 from hirl.features.open_encoder import Encoder
 from hirl.hierarchy.levels import Levels, levels_by_number
 from hirl.hierarchy.settings import EQ_4_WEIGHT, Hierarchy, ResolvedHierarchy
@@ -48,6 +49,7 @@ class Settings:
     encoder: str | None
     cached_views: int
     neighbours: float
+    unfreeze: Blocks
 
 
 def resolve(
@@ -61,6 +63,7 @@ def resolve(
     epochs: int | None,
     batch_size: int | None,
     image_size: int | None,
+    unfreeze: Blocks,
     accelerator: str,
     skipped: Skipped,
 ) -> tuple[Choices, ResolvedHierarchy | None, str]:
@@ -72,11 +75,11 @@ def resolve(
     N = len(images)
     if isinstance(method, Method):
         epochs = EPOCHS if epochs is None else epochs
-        if image_size is None and start is not None and method.is_adapted:
+        if image_size is None and start is not None and (method.is_adapted or unfreeze):
             image_size = start.size_for(typical_side(images, skipped))
         image_size = images.default_size if image_size is None else image_size
         batch_size = min(BATCH_SIZE, N) if batch_size is None else batch_size
-        own = hierarchy_defaults(method) | ({} if heads is None else {"start_share": 0.0})
+        own = hierarchy_defaults(method, unfreeze) | ({} if heads is None and not unfreeze else {"start_share": 0.0})
         resolved = None if hierarchy is None else hierarchy.resolve(N, epochs, **own)
         return Choices(method, image_size, batch_size, epochs, EQ_4_WEIGHT), resolved, ""
     earlier = earlier_settings(run, method)
@@ -98,7 +101,7 @@ def resolve(
             about += f" and {machine}:"
         else:
             if heads is None:
-                found = choose_adaptation(method, N, side, start, **given)
+                found = choose_adaptation(method, N, side, start, unfreeze, **given)
             else:
                 found = choose_continuation(method, N, side, start, heads, read_machine(accelerator), **given)
             about += f", starting from {start.name}:"
@@ -106,7 +109,7 @@ def resolve(
     if hierarchy is not None:
         # From nothing, the first tree comes after half of the epochs, as in the recipes of small/.
         share = 0.5 if start is None else 0.0
-        own = hierarchy_defaults(found.method)
+        own = hierarchy_defaults(found.method, unfreeze)
         resolved = hierarchy.resolve(N, found.epochs, start_share=share, weight=found.weight, **own)
     suggested = None if hierarchy is None or hierarchy.levels is not None else levels_by_number(N)
     rows = _rows(found, resolved, suggested)
@@ -114,12 +117,13 @@ def resolve(
     return found, resolved, summary
 
 
-def hierarchy_defaults(method: Method) -> dict[str, Any]:
+def hierarchy_defaults(method: Method, unfreeze: Blocks = 0) -> dict[str, Any]:
     """What `Hierarchy.resolve` takes for settings that are left open: where an image's leaf and features come from."""
+    strong = method.is_adapted or bool(unfreeze)  # the encoder: its features are better than z⁰ of new heads
     return {
         "assign": "step" if method.facts.online_assignment else "stored",
-        "features": "pass" if method.is_adapted else "bank",
-        "head_layers": 0 if method.is_adapted else 2,
+        "features": "pass" if strong else "bank",
+        "head_layers": 0 if strong else 2,
     }
 
 

@@ -39,6 +39,7 @@ from hirl.train.online_knn import OnlineKnn, open_val
 from hirl.train.report import Reporter
 from hirl.train.settings import Settings
 from hirl.train.start import load_start, start_features
+from hirl.train.unfreezing import Unfreezing
 
 MISTAKE = 2  # the exit code of a command that a ValueError or OSError ends
 
@@ -112,6 +113,7 @@ class RunParts:
     plan: Plan
     method: Method
     paths: SemanticPaths | None
+    unfreezing: Unfreezing | None
 
 
 def build(
@@ -155,10 +157,12 @@ def build(
         heads.load_into(method)
     elif start is not None:
         load_start(method, start)
+    unfreezing = Unfreezing.of(method, settings.unfreeze, plan) if settings.unfreeze else None
     if compile_networks:
         for network in method.children():
             network.compile()
-    return RunParts(loader, evaluation_loader, plan, method, build_paths(settings.hierarchy, method, settings.seed))
+    paths = build_paths(settings.hierarchy, method, settings.seed)
+    return RunParts(loader, evaluation_loader, plan, method, paths, unfreezing)
 
 
 def build_paths(hierarchy: ResolvedHierarchy | None, method: Method, seed: int) -> SemanticPaths | None:

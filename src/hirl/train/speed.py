@@ -133,6 +133,7 @@ def make_loop(
         encoder=None,
         cached_views=2,
         neighbours=0.0,
+        unfreeze=0,
     )
     parts = build(
         fabric,

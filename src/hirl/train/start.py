@@ -1,7 +1,7 @@
 """The encoder that a run starts from, if it does not start from nothing.
 
-A method whose backbone has an adapter keeps it frozen; any other method goes on training all of it. From a checkpoint
-of the method's own authors its heads come along.
+A method whose backbone has an adapter keeps it frozen; any other method goes on training all of it, or its last blocks.
+From a checkpoint of the method's own authors its heads come along.
 """
 
 from __future__ import annotations
@@ -11,15 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from hirl.data.loader import default_normalisation
-from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.data.views import Jitter, View
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import width
 from hirl.encoders.embedded import DEFAULT_ENCODER
-from hirl.encoders.encoder_file import EncoderMetadata, fit_weights, load_metadata, save_encoder
+from hirl.encoders.encoder_file import EncoderMetadata, fit_weights, load_metadata, network_hash, save_encoder
 from hirl.encoders.weights_source import Provenance
 from hirl.features.open_encoder import Encoder, open_encoder, run_of_checkpoint
 from hirl.features.view_cache import CachedViews, cached_views, fitting_views
@@ -31,7 +33,7 @@ from hirl.run import Run
 from hirl.terminal.progress import Progress, no_progress, progress_bars
 from hirl.train.defaults import adaptation_recipe
 from hirl.train.settings import Settings, earlier_settings
-from hirl.train.start_and_adapted import compare_with_start, comparison_text
+from hirl.train.start_and_adapted import adapted_rows, compare_with_start, comparison_text, spread_over
 
 AUTO = "auto"
 
@@ -128,10 +130,37 @@ def write_start(run: Run, start: Encoder, image_size: int) -> None:
         save_encoder(run.start_file, start.network, metadata)
 
 
-def compare_start(run: Run, settings: Settings, cached: CachedViews, images: ImageSet) -> str:
-    """Measure the start and the adapted encoder, write adaptation.json, and return what to print."""
+def compare_start(
+    run: Run, settings: Settings, cached: CachedViews | None, images: ImageSet, start: Encoder, **reading: Any
+) -> str:
+    """Measure the start and the adapted encoder, write adaptation.json, and return what to print.
+
+    `cached`: the start's features of views, which an adapter was trained on; None if its own blocks were trained.
+    """
     levels = None if settings.hierarchy is None else settings.hierarchy.levels
-    sides = compare_with_start(cached, settings.method.encoder, images.labels, levels, seed=settings.seed)
+    if cached is None:
+        index, before, after = _features_of_both(settings, images, start, **reading)
+    else:
+        index = spread_over(cached.readable.nonzero()[:, 0])
+        before = cached.rows[index, :2].float()  # (n, 2, width): the image and a view of it
+        after = adapted_rows(settings.method.encoder, before)
+    known = None if images.labels is None else images.labels[index]
+    sides = compare_with_start(before, after, known, levels, seed=settings.seed)
     with atomic_write(run.adaptation_file, checksum=True) as aside:
         aside.write_text(json.dumps({"checksum": CHECKSUM, **sides}, indent=1), encoding="utf-8")
     return f"{comparison_text(sides)}\nThe start is {run.start_file}: any command takes it in place of the run."
+
+
+def _features_of_both(
+    settings: Settings, images: ImageSet, start: Encoder, **reading: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Some images (n,), and the features (n, 2, width) of each and of a view of it, by start and trained encoder."""
+    index = spread_over(torch.arange(len(images)))
+    size = settings.image_size
+    trained = settings.method.encoder.eval()
+    start_rows, trained_rows = (
+        cached_views(network, sha256, Subset(images, index), adaptation_view(size), 1, size=size, **reading)
+        for network, sha256 in ((start.network, start.sha256), (trained, network_hash(trained.state_dict())))
+    )
+    readable = start_rows.readable
+    return index[readable], start_rows.rows[readable].float(), trained_rows.rows[readable].float()

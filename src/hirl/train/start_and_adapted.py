@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hirl.features.view_cache import CachedViews
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.level_search import ClusterCount, measure_clusters
 from hirl.hierarchy.levels import levels_by_number
@@ -29,26 +28,29 @@ Sides = dict[str, tuple[float, float]]
 """By name of a figure, its value for the start and for the adapted encoder; all are the better the larger."""
 
 
-@torch.no_grad()
-def compare_with_start(
-    cached: CachedViews, encoder: nn.Module, labels: Tensor | None, levels: Sequence[int] | None, *, seed: int
-) -> Sides:
-    """Measure both encoders on at most 2,000 of the images, spread over the set.
+def spread_over(images: Tensor) -> Tensor:
+    """At most 2,000 of the images (n,), spread over them."""
+    return images[np.linspace(0, len(images) - 1, min(len(images), MOST_IMAGES)).round()]
 
-    `encoder` takes cached features; labels (N, label levels); levels of the run's tree, None for a baseline.
-    """
-    readable = cached.readable.nonzero()[:, 0]
-    index = readable[np.linspace(0, len(readable) - 1, min(len(readable), MOST_IMAGES)).round()]
-    rows = cached.rows[index, :2].float()  # (n, 2, width): the image and a view of it
-    levels = levels_by_number(len(index)) if levels is None else levels
-    clusters = min(levels[min(1, len(levels) - 1)], len(index) // 4)
-    training = encoder.training
+
+@torch.no_grad()
+def adapted_rows(encoder: nn.Module, rows: Tensor) -> Tensor:
+    """Rows (n, 2, width) of a frozen network, through the adapter on it."""
     device = next(encoder.parameters()).device
-    adapted = encoder.eval()(rows.flatten(0, 1)[:, :, None, None].to(device)).unflatten(0, (-1, 2)).cpu()
-    encoder.train(training)
-    known = None if labels is None else labels[index]
-    start, after = (dict(_figures(of, known, max(2, clusters), seed)) for of in (rows, adapted))
-    return {name: (start[name], after[name]) for name in start}
+    return encoder.eval()(rows.flatten(0, 1)[:, :, None, None].to(device)).unflatten(0, (-1, 2)).cpu()
+
+
+def compare_with_start(
+    start: Tensor, adapted: Tensor, labels: Tensor | None, levels: Sequence[int] | None, *, seed: int
+) -> Sides:
+    """Measure both encoders by their features (n, 2, width) of some images and of a view of each.
+
+    labels (n, label levels); levels of the run's tree, None for a baseline.
+    """
+    levels = levels_by_number(len(start)) if levels is None else levels
+    clusters = max(2, min(levels[min(1, len(levels) - 1)], len(start) // 4))
+    before, after = (dict(_figures(rows, labels, clusters, seed)) for rows in (start, adapted))
+    return {name: (before[name], after[name]) for name in before}
 
 
 def _figures(rows: Tensor, labels: Tensor | None, clusters: int, seed: int) -> Iterator[tuple[str, float]]:

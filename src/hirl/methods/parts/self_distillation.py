@@ -28,6 +28,7 @@ class Network(nn.Module):
     def __init__(self, backbone: nn.Module, head: BottleneckHead) -> None:
         super().__init__()
         self.backbone = backbone
+        self.features = nn.Identity()  # between the two, for whoever wants to see them
         self.head = head
         self.drop_paths = tuple(drop_path.replace_drop_paths(backbone))
 
@@ -160,6 +161,10 @@ class SelfDistillation(Method):
     @property
     def encoder(self) -> nn.Module:
         return self.teacher.backbone
+
+    @property
+    def trained_features(self) -> nn.Module:
+        return self.student.features
 
     @property
     def outputs(self) -> int:
