@@ -265,9 +265,7 @@ def test_a_bad_file_of_a_layout_is_one_sentence(project: str, tmp_path: Path, mo
     Path("truncated.pth").write_bytes(Path("good.pth").read_bytes()[:-2000])
     torch.save(content | {"more": Trap()}, "object.pth")
     narrow = {"channels": [4, 4, 4, 4]}
-    with pytest.raises(
-        ValueError, match=r"^the weights in 'good.pth' do not fit resnet10t: .*; they must match[^\n]*$"
-    ):
+    with pytest.raises(ValueError, match=r"^the weights in 'good.pth' do not fit resnet10t: [^\n]*$"):
         open_encoder("good.pth", backbone="resnet10t", backbone_args=narrow)
     with pytest.raises(ValueError, match=r"^'truncated.pth' is not a file of plain weights: torch did not [^\n]*$"):
         open_encoder("truncated.pth")

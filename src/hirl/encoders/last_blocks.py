@@ -12,7 +12,7 @@ _UNKNOWN = "unknown"  # the name of no parameter
 
 
 def block_numbers(network: nn.Module) -> dict[str, int]:
-    """By the name of a parameter, the number of its block: 0 for the stem. What follows the last block belongs to it."""
+    """By name of a parameter, the number of its block: 0 for the stem. What follows the last block is part of it."""
     from timm.models._manipulate import group_with_matcher
 
     if not hasattr(network, "group_matcher"):
