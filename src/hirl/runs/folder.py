@@ -29,7 +29,7 @@ OPTIONS = (
     "data", "method", "hierarchy", "epochs", "batch_size", "image_size", "seed", "split", "channels", "mean", "std",
     "precision", "accumulate", "encoder", "cached_views", "neighbours",
 )  # fmt: skip
-SINCE = {"unfreeze": 0}  # options that runs of earlier versions lack, with what these versions did
+SINCE: dict[str, Any] = {"unfreeze": 0}  # options that runs of earlier versions lack, with what these versions did
 LIBRARIES = ("hirl", "torch", "torchvision", "timm", "lightning-fabric", "numpy")
 
 
