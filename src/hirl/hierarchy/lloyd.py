@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from hirl.hierarchy.draws import SAME, RowDraws
-from hirl.hierarchy.rows import UnitRows, accumulator, nearest
+from hirl.hierarchy.nearest import NearestSteps, nearest
+from hirl.hierarchy.rows import UnitRows, accumulator
 from hirl.ranks import Ranks
 
 # Starting rows are drawn in this many rounds, each far from the earlier ones: one row per round would be k-means++, a
@@ -58,6 +59,7 @@ class _Assigned:
     index: Tensor  # (n,)
     distance: Tensor  # (n,) squared
     sums: Tensor  # (M, D)
+    own_sums: Tensor  # (M, D), of this rank's rows alone
     counts: Tensor  # (M,)
     moved: float
     total: float  # distance summed over the rows of all ranks
@@ -86,6 +88,7 @@ class Lloyd:
     def __post_init__(self) -> None:
         self.draws = RowDraws(self.rows, self.index, self.ranks)
         self.N = self.draws.N
+        self._steps = NearestSteps(self.rows, spherical=self.spherical)
         if self.inside is not None:
             assert self.coarse is not None
             order = self.inside.argsort(stable=True)
@@ -98,10 +101,9 @@ class Lloyd:
         """Iterate from `start`, or from rows drawn far from each other."""
         prototypes = self._start(seed) if start is None else Prototypes(start.rows.clone(), start.parents)
         redraws = min(REDRAWS, iterations // 2) if start is None else 0
-        index: Tensor | None = None
+        found: _Assigned | None = None
         for step in itertools.count():
-            found = self._assign(prototypes, before=index, step=seed[-1] * (iterations + 1) + step)
-            index = found.index
+            found = self._assign(prototypes, before=found, step=seed[-1] * (iterations + 1) + step)
             empty = found.counts == 0
             settled = step >= iterations or found.moved <= tolerance * self.N
             further = (*seed, START_ROUNDS + step)
@@ -129,10 +131,12 @@ class Lloyd:
                 prototypes = split
         raise AssertionError("unreachable")
 
-    def _nearest(self, prototypes: Prototypes) -> Iterator[tuple[slice | Tensor, Tensor, Tensor, Tensor]]:
+    def _nearest(
+        self, prototypes: Prototypes, before: Tensor | None
+    ) -> Iterator[tuple[slice | Tensor, Tensor, Tensor, Tensor]]:
         """Yield places, rows, the nearest prototype and its squared distance, chunk by chunk, or node by node."""
         if self.inside is None:
-            yield from nearest(self.rows, prototypes.rows, spherical=self.spherical)
+            yield from self._steps(prototypes.rows, before)
             return
         assert prototypes.parents is not None
         assert self.coarse is not None
@@ -152,31 +156,38 @@ class Lloyd:
             for part, rows, which, far in nearest(some, prototypes, spherical=self.spherical):
                 yield where[part], rows, which, far
 
-    def _assign(self, prototypes: Prototypes, *, before: Tensor | None, step: int) -> _Assigned:
+    def _assign(self, prototypes: Prototypes, *, before: _Assigned | None, step: int) -> _Assigned:
         n, device = len(self.rows), self.rows.device
         index = torch.empty(n, dtype=torch.int64, device=device)
         distance = torch.empty(n, device=device)
-        sums = torch.zeros(self.clusters, self.rows.dim + 1, dtype=accumulator(device), device=device)
-        done = 0
-        for places, some, which, far in self._nearest(prototypes):
+        dtype = accumulator(device)
+        sums = torch.zeros(self.clusters, self.rows.dim, dtype=dtype, device=device)
+        if before is not None:
+            sums += before.own_sums
+        moved = done = 0
+        for places, some, which, far in self._nearest(prototypes, None if before is None else before.index):
             index[places] = which
             distance[places] = far
-            # In float64 the sums are the same however the rows are split into chunks or spread over ranks.
-            weighted = some.to(sums.dtype)
+            # Only rows that move change the sums. In float64 these are the same in whatever order rows come and go.
+            new = slice(None) if before is None else (which != before.index[places]).nonzero().flatten()
+            weighted = some[new].to(dtype)
             if self.weights is not None:
-                weighted *= self.weights[places, None]
-            sums[:, :-1].index_add_(0, which, weighted)
+                weighted *= self.weights[places][new, None]
+            sums.index_add_(0, which[new], weighted)
+            if before is not None:
+                sums.index_add_(0, before.index[places][new], weighted, alpha=-1)
+            moved += len(weighted)
             done += len(which)
             if self.progress is not None:
                 self.progress(step, done)
-        sums[:, -1] = torch.bincount(index, weights=self.weights, minlength=self.clusters)
-        moved = n if before is None else (index != before).sum()
+        counts = torch.bincount(index, weights=self.weights, minlength=self.clusters)
         if self.weights is not None:
             distance *= self.weights
-        tail = torch.tensor([float(moved), float(distance.sum(dtype=sums.dtype))], dtype=sums.dtype, device=device)
-        summed = self.ranks.sum(torch.cat((sums.flatten(), tail)))  # one message per iteration
-        sums = summed[:-2].view_as(sums)
-        return _Assigned(index, distance, sums[:, :-1], sums[:, -1], float(summed[-2]), float(summed[-1]))
+        tail = torch.tensor([float(moved), float(distance.sum(dtype=dtype))], dtype=dtype, device=device)
+        summed = self.ranks.sum(torch.cat((sums.flatten(), counts.to(dtype), tail)))  # one message per iteration
+        parts = summed.split((sums.numel(), self.clusters, 2))
+        total = [float(value) for value in parts[2]]
+        return _Assigned(index, distance, parts[0].view_as(sums), sums, parts[1], *total)
 
     def _means(self, found: _Assigned, prototypes: Prototypes) -> Prototypes:
         """Return the mean of every cluster's rows; clusters without one (empty, or rows that cancel out) stay put."""

@@ -1,9 +1,9 @@
-"""Features as unit rows, read in chunks, the prototype nearest to each row, and the images that rows belong to."""
+"""Features as unit rows, read in chunks, and the images that rows belong to."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -55,11 +55,15 @@ class UnitRows:
 
     def chunks(self, width: int) -> Iterator[slice]:
         """Yield consecutive slices of rows, sized so that the scores of a chunk against `width` prototypes fit."""
-        values = CHUNK_VALUES.get(self.device.type, CHUNK_VALUES_ELSEWHERE)
-        # A row is held up to four times: as it is, at unit length, and in float64, which counts double.
-        step = max(1, values // max(width, 4 * self.dim))
+        step = self.at_once(width)
         for start in range(0, len(self), step):
             yield slice(start, min(start + step, len(self)))
+
+    def at_once(self, width: int) -> int:
+        """Return how many rows a chunk has."""
+        values = CHUNK_VALUES.get(self.device.type, CHUNK_VALUES_ELSEWHERE)
+        # A row is held up to four times: as it is, at unit length, and in float64, which counts double.
+        return max(1, values // max(width, 4 * self.dim))
 
     def fault(self) -> str | None:
         """Return what is wrong with the first row that has no direction, or None."""
@@ -88,33 +92,6 @@ class UnitRows:
 def accumulator(device: torch.device) -> torch.dtype:
     """Return the type for sums of squares and of rows: in float64 they neither overflow nor depend on the order."""
     return torch.float32 if device.type == "mps" else torch.float64
-
-
-class Nearest(NamedTuple):
-    """A chunk of rows and the prototype nearest to each."""
-
-    chunk: slice
-    rows: Tensor  # (n, D), unit length
-    which: Tensor  # (n,)
-    distance: Tensor  # (n,), squared
-
-
-def nearest(rows: UnitRows, prototypes: Tensor, *, spherical: bool = True) -> Iterator[Nearest]:
-    """Find the nearest of the prototypes (M, D) for every row, with one matrix product per chunk.
-
-    `spherical`: the prototypes have length 1, so the nearest is the one with the largest cosine.
-    """
-    half = prototypes.square().sum(1) / 2  # (M,)
-    scores = torch.empty(0, device=prototypes.device)
-    for chunk in rows.chunks(len(prototypes)):
-        some = rows[chunk]
-        scores = torch.mm(some, prototypes.T, out=scores.resize_(len(some), len(prototypes)))
-        if not spherical:
-            scores -= half
-        best, which = scores.max(1)  # max, not argmax: it measures 1.4 times as fast
-        if spherical:
-            best -= 0.5
-        yield Nearest(chunk, some, which, (1 - 2 * best).clamp_(min=0))  # |x − c|² = 1 − 2(x·c − |c|²/2)
 
 
 def leaves_by_index(leaves: Tensor, index: Tensor | None, images: int | None, ranks: Ranks) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from hirl.files import CHECKSUM, atomic_write, verify
 from hirl.hierarchy.reduction import ReducedSpace
-from hirl.hierarchy.rows import Features, UnitRows, nearest
+from hirl.hierarchy.nearest import nearest
+from hirl.hierarchy.rows import Features, UnitRows
 
 FORMAT = "hirl prototype tree 1"
 BY_PATH = "by_path"  # the name of a tensor that only trees with `by_path` have in their files
