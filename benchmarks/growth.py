@@ -4,9 +4,10 @@
 
 CPU seconds of one thread are counted, which other work on the machine hardly changes, and memory without the pages of
 mapped files, which the system takes back when it needs them. The model, for given levels and D, is
-seconds = a + b · sample + c · rows: fitting grows with the sample, assigning with the rows. It is fitted, by relative
-least squares, once without the largest size, which it then predicts, and once to all. Each size runs in a process of
-its own.
+seconds = a + b · sample for fitting, and a + b · sample + c · rows for the rest: the end of fitting, and assigning.
+Each of the two is fitted by itself, by relative least squares: in their sum, assigning is too small a part of small
+sizes to be told from the variation of fitting. Sizes above --model_up_to take no part and are predicted. Each size runs
+in a process of its own.
 """
 
 from __future__ import annotations
@@ -106,6 +107,7 @@ def in_own_process(*arguments: object) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--largest", type=int, default=10_000_000)
+    parser.add_argument("--model_up_to", type=int, default=1_000_000, help="the largest size the model is fitted to")
     parser.add_argument(
         "--all", type=int, default=1_000_000, help="rows of which all are fitted, to compare; 0 for none"
     )
@@ -116,27 +118,30 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         found = [in_own_process(folder, count) for count in SIZES if count <= options.largest]
         if len(found) > 4:
-            show_model(found)
+            show_model(found, options.model_up_to)
         if options.all > SAMPLE:
             print("all rows:")
             in_own_process(folder, options.all, True)
 
 
-def show_model(found: list[dict[str, float]]) -> None:
-    """Fit the model without the largest size and to all, and compare it with what was measured."""
+def show_model(found: list[dict[str, float]], largest: int) -> None:
+    """Fit the model to sizes up to `largest`, and compare it with what was measured at all sizes."""
+    known = [one for one in found if one["rows"] <= largest]
 
     def terms(rows: float) -> np.ndarray:
         return np.array([1.0, min(rows, SAMPLE), rows])
 
-    seconds = np.array([one["fitting"] + one["assigning"] for one in found])
-    known = np.stack([terms(one["rows"]) for one in found])
-    for name, count in (("without the largest size", len(found) - 1), ("to all sizes", len(found))):
-        model, *_ = np.linalg.lstsq(known[:count] / seconds[:count, None], np.ones(count), rcond=None)
-        print(f"fitted {name}: CPU seconds = {model[0]:.3g} + {model[1]:.3g} · sample + {model[2]:.3g} · rows")
-        for one, ratio in zip(found, known @ model / seconds, strict=True):
-            print(f"{one['rows']:>14,} rows: predicted / measured {ratio:.2f}")
-        for rows in BEYOND:
-            print(f"{rows:>14,} rows: {float(terms(rows) @ model) / 3600:.2f} CPU hours")
+    def fitted(stage: str, count: int) -> np.ndarray:
+        shares = np.stack([terms(one["rows"])[:count] / one[stage] for one in known])
+        return np.linalg.lstsq(shares, np.ones(len(known)), rcond=None)[0]
+
+    model = np.pad(fitted("fitting", 2), (0, 1)) + fitted("assigning", 3)
+    print(f"sizes up to {largest:,}: CPU seconds = {model[0]:.3g} + {model[1]:.3g} · sample + {model[2]:.3g} · rows")
+    for one in found:
+        ratio = terms(one["rows"]) @ model / (one["fitting"] + one["assigning"])
+        print(f"{one['rows']:>14,} rows: predicted / measured {ratio:.2f}")
+    for rows in BEYOND:
+        print(f"{rows:>14,} rows: {terms(rows) @ model / 3600:.2f} CPU hours")
 
 
 if __name__ == "__main__":

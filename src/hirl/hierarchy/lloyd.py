@@ -1,8 +1,8 @@
 """K-means of one level by Lloyd's steps, as matrix products over chunks of rows.
 
 Memory beyond the rows and the prototypes, on a CPU: at most 48 MiB for the rows and scores of a chunk, 40 bytes per row
-(its prototype, distance and draw) and the prototypes' sums in float64. Rows may be spread over the processes of a
-group: only sums, counts and starting rows are sent.
+(its prototype, distance and draw; 48 with the bounds of many prototypes) and the prototypes' sums in float64, twice.
+Rows may be spread over the processes of a group: only sums, counts and starting rows are sent.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Assigned:
     index: Tensor  # (n,)
     distance: Tensor  # (n,) squared
     sums: Tensor  # (M, D)
-    own_sums: Tensor  # (M, D), of this rank's rows alone
+    own_sums: Tensor  # (M, D), of this rank's rows alone: the next step goes on with them
     counts: Tensor  # (M,)
     moved: float
     total: float  # distance summed over the rows of all ranks
@@ -161,9 +161,10 @@ class Lloyd:
         index = torch.empty(n, dtype=torch.int64, device=device)
         distance = torch.empty(n, device=device)
         dtype = accumulator(device)
-        sums = torch.zeros(self.clusters, self.rows.dim, dtype=dtype, device=device)
-        if before is not None:
-            sums += before.own_sums
+        if before is None:
+            sums = torch.zeros(self.clusters, self.rows.dim, dtype=dtype, device=device)
+        else:
+            sums = before.own_sums
         moved = done = 0
         for places, some, which, far in self._nearest(prototypes, None if before is None else before.index):
             index[places] = which

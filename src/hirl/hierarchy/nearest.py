@@ -49,13 +49,12 @@ class NearestSteps:
         if len(prototypes) < LEAST_PROTOTYPES:
             yield from nearest(self.rows, prototypes, spherical=self.spherical)
             return
-        known = before is not None and self._before is not None
-        if not known:
-            self._bound = torch.empty(len(self.rows), device=self.rows.device)
-        step = _Step(prototypes, self._before if known else None, self.rows, spherical=self.spherical)
+        if before is None:
+            self._before, self._bound = None, torch.empty(len(self.rows), device=self.rows.device)
+        step = _Step(prototypes, self._before, self.rows, spherical=self.spherical)
         for chunk in self.rows.chunks(0):
             some = self.rows[chunk]
-            which, best = step.compare(some, before[chunk] if known and before is not None else None, self._bound[chunk])
+            which, best = step.compare(some, None if before is None else before[chunk], self._bound[chunk])
             yield Nearest(chunk, some, which, step.scores.distance(best))
         self._before = prototypes.clone()
 
@@ -71,9 +70,9 @@ class _Step:
             earlier = _Scores(before, spherical=spherical).offset
             rise = torch.linalg.vector_norm(prototypes - before, dim=1) + (earlier - self.scores.offset)
             rise, order = rise.sort(descending=True)
-            self.rise, self.order = rise, order  # (M,) how much a score may have risen: the largest first
+            self.rise = rise  # (M,) how much a score may have risen: the largest first
             self.position = torch.empty_like(order).scatter_(0, order, torch.arange(M, device=order.device))
-            self.risen = _Scores(prototypes[order], spherical=spherical)
+            self.risen = _Scores(prototypes[order], spherical=spherical, buffer=self.scores.buffer)
             self.widths = sorted({int(M * share) for share in SHARES})
             self.slack = ROUNDING * float(torch.linalg.vector_norm(prototypes, dim=1).amax())
 
@@ -108,13 +107,14 @@ class _Step:
 
 
 class _Scores:
-    """Scores of rows with prototypes (M, D), of which the largest is the nearest's: x·c − |c|²/2, or x·c on a sphere."""
+    """Scores of rows with prototypes (M, D): x·c − |c|²/2, or x·c on a sphere; the nearest has the largest."""
 
-    def __init__(self, prototypes: Tensor, *, spherical: bool) -> None:
+    def __init__(self, prototypes: Tensor, *, spherical: bool, buffer: Tensor | None = None) -> None:
         self.prototypes, self.spherical = prototypes, spherical
         length = prototypes.square().sum(1)
         self.offset = torch.zeros_like(length) if spherical else length / 2  # (M,)
-        self._buffer = torch.empty(0, device=prototypes.device)  # kept: fresh memory takes as long as the product
+        # Kept over chunks: into fresh memory, a product takes twice as long.
+        self.buffer = torch.empty(0, device=prototypes.device) if buffer is None else buffer
 
     def distance(self, score: Tensor) -> Tensor:
         """Return the squared distance of unit rows from their score: |x − c|² = 1 − 2(x·c − |c|²/2)."""
@@ -143,7 +143,7 @@ class _Scores:
     def _all(self, rows: Tensor, width: int) -> Tensor:
         """Return the scores with the first `width` prototypes, and −∞ up to the next multiple of COLUMNS."""
         columns = (width // COLUMNS + 1) * COLUMNS
-        scores = self._buffer.resize_(len(rows), columns)
+        scores = self.buffer.resize_(len(rows), columns)
         torch.mm(rows, self.prototypes[:width].T, out=scores[:, :width])
         if not self.spherical:
             scores[:, :width] -= self.offset[:width]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hirl.hierarchy.draws import SAME, RowDraws
+from hirl.hierarchy.nearest import NearestSteps
 from hirl.hierarchy.rows import Features, UnitRows, accumulator
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.ranks import Ranks
@@ -31,12 +32,13 @@ class PathSteps:
         self, tree: PrototypeTree, steps: int, progress: Callable[[int, int, int], None] | None = None
     ) -> PrototypeTree:
         """Give each row the leaf of the nearest path, and each node the mean direction of its rows; parents stay."""
+        find, leaves = NearestSteps(self.rows), None
         for step in range(steps):
-            leaves = tree.assign_rows(self.rows)
+            leaves = self._nearest_paths(tree, find, leaves)
             if progress is not None:
                 progress(0, step, len(self.rows))
             tree = self._with_means(tree, leaves)
-        return replace(tree, leaves=tree.assign_rows(self.rows))
+        return replace(tree, leaves=self._nearest_paths(tree, find, leaves))
 
     def filled(self, tree: PrototypeTree, draws: RowDraws, seed: tuple[int, ...]) -> PrototypeTree:
         """Give each empty leaf a part of the rows of a leaf larger than the mean, and settle again.
@@ -66,6 +68,13 @@ class PathSteps:
             tree = self._with_means(replace(tree, parents=_moved(tree.parents, counts, free, of)), leaves)
             tree = replace(tree, leaves=tree.assign_rows(self.rows))
         return tree
+
+    def _nearest_paths(self, tree: PrototypeTree, find: NearestSteps, before: Tensor | None) -> Tensor:
+        """As `tree.assign_rows`, faster if the rows have been assigned `before` (n,)."""
+        leaves = torch.empty(len(self.rows), dtype=torch.int64, device=self.rows.device)
+        for found in find(tree.path_sums(tree.prototypes), before):
+            leaves[found.chunk] = found.which
+        return leaves
 
     def empty_leaves(self, tree: PrototypeTree) -> int:
         return int((self._counts(tree) == 0).sum())

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hirl.files import CHECKSUM, atomic_write, verify
-from hirl.hierarchy.reduction import ReducedSpace
 from hirl.hierarchy.nearest import nearest
+from hirl.hierarchy.reduction import ReducedSpace
 from hirl.hierarchy.rows import Features, UnitRows
 
 FORMAT = "hirl prototype tree 1"
@@ -154,7 +154,7 @@ class PrototypeTree:
         levels = self.prototypes
         if self.reduced is not None:
             rows, levels = self.reduced.project(rows), self.reduced.prototypes
-        targets = self._path_sums(levels) if self.by_path else levels[0]
+        targets = self.path_sums(levels) if self.by_path else levels[0]
         for found in nearest(rows, targets.to(rows.device).float()):
             leaves[found.chunk] = found.which
         return leaves
@@ -168,7 +168,7 @@ class PrototypeTree:
         rows, levels = UnitRows(features), self.prototypes
         if self.reduced is not None:
             rows, levels = self.reduced.project(rows), self.reduced.prototypes
-        targets = (self._path_sums(levels) / len(levels) if self.by_path else levels[0].float()).to(rows.device)
+        targets = (self.path_sums(levels) / len(levels) if self.by_path else levels[0].float()).to(rows.device)
         paths, leaves = self.paths.to(rows.device), leaves.to(rows.device)
         margins = torch.empty(len(rows), len(levels), device=rows.device)
         for chunk in rows.chunks(2 * len(targets)):
@@ -181,7 +181,7 @@ class PrototypeTree:
                 margins[chunk, level] = own[:, 0] - best.amax(1)
         return margins
 
-    def _path_sums(self, levels: tuple[Tensor, ...]) -> Tensor:
+    def path_sums(self, levels: tuple[Tensor, ...]) -> Tensor:
         """Return the sum of the prototypes (M_l, D) of all levels on each leaf's path (M_1, D).
 
         A row's product with it is the sum of its cosines with the path: one matrix product instead of one per level.

@@ -1,0 +1,65 @@
+"""The nearest prototypes over steps: the same as comparing every row with every prototype, with fewer comparisons."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hirl.hierarchy import nearest as module
+from hirl.hierarchy.nearest import NearestSteps, nearest
+from hirl.hierarchy.rows import UnitRows
+
+ROWS, DIM, M = 2000, 24, 300
+
+
+def walk(*, spherical: bool) -> tuple[UnitRows, list[Tensor]]:
+    """Rows in groups, and prototypes that move less and less; a few jump far at every step, as drawn anew."""
+    generator = torch.Generator().manual_seed(0)
+    middle = torch.randn(M, DIM, generator=generator)
+    rows = middle[torch.randint(M, (ROWS,), generator=generator)] + 0.4 * torch.randn(ROWS, DIM, generator=generator)
+    units = UnitRows(rows)
+    steps = [units[torch.randperm(ROWS, generator=generator)[:M]]]
+    for size in (0.5, 0.1, 0.03, 0.01, 0.003, 0.0):
+        moved = steps[-1] + size * torch.randn(M, DIM, generator=generator) / DIM**0.5
+        moved[torch.randperm(M, generator=generator)[:3]] = units[torch.randperm(ROWS, generator=generator)[:3]]
+        steps.append(F.normalize(moved, dim=1) if spherical else moved)
+    return units, steps
+
+
+@pytest.mark.parametrize("spherical", [True, False])
+def test_every_step_finds_what_comparing_all_with_all_finds(spherical: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, steps = walk(spherical=spherical)
+    compared: list[int] = []
+    top_two = module._Scores.top_two
+
+    def counted(self: module._Scores, some: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        compared.append(len(some))
+        return top_two(self, some)
+
+    monkeypatch.setattr(module._Scores, "top_two", counted)
+    find, before, shares = NearestSteps(rows, spherical=spherical), None, []
+    for prototypes in steps:
+        compared.clear()
+        found = list(find(prototypes, before))
+        expected = (rows[:] @ prototypes.T - (0 if spherical else prototypes.square().sum(1) / 2)).argmax(1)
+        before = torch.cat([part.which for part in found])
+        assert torch.equal(before, expected)
+        distance = torch.cat([part.distance for part in nearest(rows, prototypes, spherical=spherical)])
+        torch.testing.assert_close(torch.cat([part.distance for part in found]), distance, atol=1e-5, rtol=0)
+        shares.append(sum(compared) / ROWS)
+    assert shares[0] == 1  # nothing is known yet
+    assert shares[-3] > shares[-2] > shares[-1]
+    assert shares[-1] < 0.05  # three prototypes have moved
+
+
+def test_equal_prototypes_are_told_apart_by_their_number() -> None:
+    """As when too few rows differ: no row wanders between prototypes that are the same but for rounding."""
+    rows, steps = walk(spherical=True)
+    prototypes = steps[0].clone()
+    prototypes[M // 2 :] = prototypes[: M // 2]
+    find, before = NearestSteps(rows), None
+    for _ in range(3):
+        before = torch.cat([part.which for part in find(prototypes, before)])
+        assert int(before.max()) < M // 2
