@@ -11,7 +11,7 @@ from hirl.hierarchy import nearest as module
 from hirl.hierarchy.nearest import NearestSteps, nearest
 from hirl.hierarchy.rows import UnitRows
 
-ROWS, DIM, M = 2000, 24, 300
+ROWS, DIM, M = 3000, 24, 600
 
 
 def walk(*, spherical: bool) -> tuple[UnitRows, list[Tensor]]:

@@ -14,7 +14,7 @@ from hirl.hierarchy.rows import UnitRows
 # a CPU a maximum with its place takes ten times as long as one without.
 COLUMNS = 64
 # From so many prototypes on, the bounds of `NearestSteps` save more than they cost.
-LEAST_PROTOTYPES = 256
+LEAST_PROTOTYPES = 512
 # Rows are compared with these shares of the prototypes: no less than a row needs, few enough for large products.
 SHARES = (0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 # Scores of unit rows that are closer than this, per unit of the prototypes' length, may be in either order by rounding.
@@ -43,6 +43,7 @@ class NearestSteps:
         self.rows, self.spherical = rows, spherical
         self._before: Tensor | None = None  # (M, D) the last prototypes
         self._bound = torch.empty(0, device=rows.device)  # (n,)
+        self._buffer = torch.empty(0, device=rows.device)
 
     def __call__(self, prototypes: Tensor, before: Tensor | None) -> Iterator[Nearest]:
         """As `nearest`; `before` (n,) is what the last call has found, None if it is the first."""
@@ -51,28 +52,28 @@ class NearestSteps:
             return
         if before is None:
             self._before, self._bound = None, torch.empty(len(self.rows), device=self.rows.device)
-        step = _Step(prototypes, self._before, self.rows, spherical=self.spherical)
+        scores = _Scores(prototypes, spherical=self.spherical, buffer=self._buffer)
+        step = _Step(scores, self._before, self.rows)
         for chunk in self.rows.chunks(0):
             some = self.rows[chunk]
             which, best = step.compare(some, None if before is None else before[chunk], self._bound[chunk])
-            yield Nearest(chunk, some, which, step.scores.distance(best))
+            yield Nearest(chunk, some, which, scores.distance(best))
         self._before = prototypes.clone()
 
 
 class _Step:
-    """One step: prototypes (M, D), and where they were before (None: nowhere)."""
+    """One step: scores with the prototypes (M, D), and where these were before (None: nowhere)."""
 
-    def __init__(self, prototypes: Tensor, before: Tensor | None, rows: UnitRows, *, spherical: bool) -> None:
-        self.scores = _Scores(prototypes, spherical=spherical)
-        self.rows = rows
-        M = len(prototypes)
+    def __init__(self, scores: _Scores, before: Tensor | None, rows: UnitRows) -> None:
+        self.scores, self.rows = scores, rows
+        prototypes, spherical, M = scores.prototypes, scores.spherical, len(scores.prototypes)
         if before is not None:
             earlier = _Scores(before, spherical=spherical).offset
-            rise = torch.linalg.vector_norm(prototypes - before, dim=1) + (earlier - self.scores.offset)
+            rise = torch.linalg.vector_norm(prototypes - before, dim=1) + (earlier - scores.offset)
             rise, order = rise.sort(descending=True)
             self.rise = rise  # (M,) how much a score may have risen: the largest first
             self.position = torch.empty_like(order).scatter_(0, order, torch.arange(M, device=order.device))
-            self.risen = _Scores(prototypes[order], spherical=spherical, buffer=self.scores.buffer)
+            self.risen = _Scores(prototypes[order], spherical=spherical, buffer=scores.buffer)
             self.widths = sorted({int(M * share) for share in SHARES})
             self.slack = ROUNDING * float(torch.linalg.vector_norm(prototypes, dim=1).amax())
 
@@ -86,7 +87,7 @@ class _Step:
             doubtful = self._doubtful(some, before, best, bound)
         for places in doubtful.split(self.rows.at_once(len(self.scores.prototypes))):
             if len(places):
-                best[places], which[places], bound[places] = self.scores.top_two(some[places])
+                best[places], which[places], bound[places] = self.scores.top_two(some.index_select(0, places))
         return which, best
 
     def _doubtful(self, some: Tensor, before: Tensor, own: Tensor, bound: Tensor) -> Tensor:
@@ -99,7 +100,7 @@ class _Step:
             for places in (group == number).nonzero().flatten().split(self.rows.at_once(width)):
                 raised = bound[places] + self.rise[width]
                 if width and len(places):
-                    other = self.risen.best_but(self.position[before[places]], some[places], width)
+                    other = self.risen.best_but(self.position[before[places]], some.index_select(0, places), width)
                     raised = torch.maximum(raised, other)
                     doubtful.append(places[other >= own[places] - self.slack])
                 bound[places] = raised
@@ -113,7 +114,7 @@ class _Scores:
         self.prototypes, self.spherical = prototypes, spherical
         length = prototypes.square().sum(1)
         self.offset = torch.zeros_like(length) if spherical else length / 2  # (M,)
-        # Kept over chunks: into fresh memory, a product takes twice as long.
+        # Kept over chunks and steps: into fresh memory, a product takes twice as long.
         self.buffer = torch.empty(0, device=prototypes.device) if buffer is None else buffer
 
     def distance(self, score: Tensor) -> Tensor:
@@ -122,7 +123,7 @@ class _Scores:
 
     def own(self, rows: Tensor, which: Tensor) -> Tensor:
         """Return the score (n,) of each row with one prototype."""
-        return (rows * self.prototypes[which]).sum(1) - self.offset[which]
+        return (rows * self.prototypes.index_select(0, which)).sum(1) - self.offset[which]
 
     def best(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the largest score (n,) of each row, and with which prototype."""
@@ -156,7 +157,8 @@ class _Scores:
         blocks = scores.view(len(scores), -1, COLUMNS)
         tops = blocks.amax(2)
         best, block = tops.max(1)
-        inside = blocks[torch.arange(len(scores), device=scores.device), block]  # (n, COLUMNS)
+        first = torch.arange(0, tops.numel(), tops.shape[1], device=scores.device)
+        inside = scores.view(-1, COLUMNS).index_select(0, first + block)  # (n, COLUMNS)
         return best, block * COLUMNS + inside.argmax(1), tops, block, inside
 
 

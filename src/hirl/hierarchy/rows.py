@@ -44,6 +44,7 @@ class UnitRows:
         self.name = name
         self.device = features.device if isinstance(features, Tensor) else torch.device("cpu")
         self.dim = int(features.shape[1])
+        self._length: Tensor | None = None  # (n,), kept once `fault` has found it
 
     def __len__(self) -> int:
         return len(self.features)
@@ -51,7 +52,7 @@ class UnitRows:
     def __getitem__(self, which: slice | Tensor) -> Tensor:
         """Return some of the rows at unit length, in float32."""
         rows = self._raw(which)
-        return rows / torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=accumulator(rows.device)).to(rows.dtype)
+        return rows / (_length(rows) if self._length is None else self._length[which])[:, None]
 
     def chunks(self, width: int) -> Iterator[slice]:
         """Yield consecutive slices of rows, sized so that the scores of a chunk against `width` prototypes fit."""
@@ -67,9 +68,9 @@ class UnitRows:
 
     def fault(self) -> str | None:
         """Return what is wrong with the first row that has no direction, or None."""
+        lengths = []
         for chunk in self.chunks(self.dim):
-            rows = self._raw(chunk)
-            length = torch.linalg.vector_norm(rows, dim=1, dtype=accumulator(rows.device)).to(rows.dtype)
+            length = _length(self._raw(chunk))
             bad = ~(length.isfinite() & (length >= SHORTEST))
             if bad.any():
                 row = int(bad.nonzero()[0])
@@ -79,6 +80,8 @@ class UnitRows:
                     else "is not finite (NaN, infinite or too large for float32)"
                 )
                 return f"row {chunk.start + row} of {self.name} {what}: every row needs a direction"
+            lengths.append(length)
+        self._length = torch.cat(lengths) if lengths else None
         return None
 
     def _raw(self, which: slice | Tensor) -> Tensor:
@@ -87,6 +90,10 @@ class UnitRows:
         where = which if isinstance(which, slice) else which.cpu().numpy()
         with np.errstate(over="ignore", under="ignore"):  # `fault` finds values that do not fit
             return torch.from_numpy(np.array(self.features[where], dtype=np.float32, order="C"))
+
+
+def _length(rows: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(rows, dim=1, dtype=accumulator(rows.device)).to(rows.dtype)
 
 
 def accumulator(device: torch.device) -> torch.dtype:
