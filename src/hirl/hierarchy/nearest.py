@@ -11,9 +11,9 @@ from torch import Tensor
 from hirl.hierarchy.rows import UnitRows
 
 # The place of a row's maximum is looked for among the maxima of so many columns each, then among the columns of one: on
-# a CPU a maximum with its place takes ten times as long as one without.
+# a CPU a maximum with its place takes 4 to 14 times as long as one without.
 COLUMNS = 64
-# From so many prototypes on, the bounds of `NearestSteps` save more than they cost.
+# With fewer prototypes, the bounds of `NearestSteps` cost as much as they save.
 LEAST_PROTOTYPES = 512
 # Rows are compared with these shares of the prototypes: no less than a row needs, few enough for large products.
 SHARES = (0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)

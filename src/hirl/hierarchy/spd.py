@@ -44,11 +44,11 @@ def spd_loss(
     others = tree.levels[0] - 1
     count = others if negatives is None else min(negatives, others)
     if sampling == "image" and count < others:
-        drawn, excluded = _draw_per_image(leaves, others, count, generator)  # (B, 1 + K)
+        drawn, excluded = _draw_per_image(leaves, others, count, generator), None  # (B, K)
     else:
-        drawn, excluded = _draw_for_batch(leaves, others, count, generator)  # (B + K + 1,)
+        drawn, excluded = _draw_for_batch(leaves, others, count, generator)  # (K + 1,)
     with torch.autocast(z.device.type, enabled=False):
-        loss: Tensor = _PathDiscrimination.apply(z, tree, drawn, excluded, count)
+        loss: Tensor = _PathDiscrimination.apply(z, tree, leaves, drawn, excluded)
     return loss
 
 
@@ -63,10 +63,9 @@ def node_loss(z: Tensor, tree: PrototypeTree, leaves: Tensor, *, temperature: fl
     tree = tree if tree.device == z.device else tree.to(z.device)
     paths = tree.paths[leaves.to(z.device)]  # (B, L)
     with torch.autocast(z.device.type, enabled=False):
-        terms = []
-        for level, nodes in enumerate(tree.prototypes):
-            unit = F.normalize(z[:, level].to(torch.promote_types(z.dtype, torch.float32)), dim=1)
-            terms.append(F.cross_entropy(unit @ nodes.to(unit.dtype).T / temperature, paths[:, level]))
+        unit = F.normalize(z.to(torch.promote_types(z.dtype, torch.float32)), dim=2) / temperature
+        logits = (unit[:, level] @ nodes.to(unit.dtype).T for level, nodes in enumerate(tree.prototypes))
+        terms = [F.cross_entropy(some, own) for some, own in zip(logits, paths.unbind(1), strict=True)]
     return torch.stack(terms).mean()
 
 
@@ -74,36 +73,35 @@ class _PathDiscrimination(torch.autograd.Function):
     """Eq. 2–3 with an explicit gradient: a third of the operations that autograd would need."""
 
     @staticmethod
-    def forward(ctx: Any, z: Tensor, tree: PrototypeTree, drawn: Tensor, excluded: Tensor | None, count: int) -> Tensor:
+    def forward(
+        ctx: Any, z: Tensor, tree: PrototypeTree, leaves: Tensor, drawn: Tensor, excluded: Tensor | None
+    ) -> Tensor:
         unit, pull_to_z = _unit(z)  # (B, L, D)
+        B, negatives = len(z), max(drawn.shape[-1] - (excluded is not None), 1)
+        own = torch.stack([nodes[tree.paths[leaves, level]] for level, nodes in enumerate(tree.prototypes)], dim=1)
+        own_half, own_inside = _halves((unit * own.to(unit.dtype)).sum(2).mul_(0.5))  # (B, L)
         paths = tree.paths[drawn]  # (…, L)
-        pairs = [_cosines(unit[:, level], nodes, paths[..., level]) for level, nodes in enumerate(tree.prototypes)]
-        cosines = torch.stack([cosine for cosine, _ in pairs])  # (L, B, leaves)
-        eps = torch.finfo(cosines.dtype).eps
-        halves = (cosines * 0.5).add_(0.5)  # (1 + cos)/2, of which rounding leaves a few outside 0 … 1
-        inside = halves.clamp(eps, 1)
-        log_s = inside.log().sum(0)  # Eq. 2, (B, leaves)
+        pairs = [
+            _log_halves(unit[:, level] * 0.5, nodes, paths[..., level]) for level, nodes in enumerate(tree.prototypes)
+        ]
+        log_s = torch.stack([logs for logs, _ in pairs]).sum(0)  # Eq. 2, (B, leaves)
 
         # log(1 − s) is log(−expm1(log s)): exact for s near 0 and near 1, finite where s rounds to 1.
+        eps = torch.finfo(log_s.dtype).eps
         rest = log_s.clamp(max=-eps).expm1_().neg_()  # 1 − s
-        terms = rest.log().div_(max(count, 1))
-        # −d log(1 − s) / d log s is s / (1 − s)
-        slope = (1 - rest).div_(rest).div_(max(count, 1)).masked_fill_(log_s > -eps, 0)
-        B = len(z)
-        if excluded is None:  # the own leaf comes first
-            terms[:, 0], slope[:, 0] = log_s[:, 0], -1
-        else:  # the own leaves of all images come first: each image uses its own
-            own = torch.eye(B, device=z.device, dtype=slope.dtype)
-            terms[:, :B] = own * log_s[:, :B]
-            slope[:, :B] = -own
-            terms[:, B:].masked_fill_(excluded, 0)
-            slope[:, B:].masked_fill_(excluded, 0)
-        loss = terms.sum() / -B  # Eq. 3
+        terms = rest.log()
+        if excluded is not None:
+            terms.masked_fill_(excluded, 0)
+        loss = (own_inside.log().sum() + terms.sum() / negatives) / -B  # Eq. 3
         if ctx.needs_input_grad[0]:
-            slopes = (slope * (0.5 / B) / inside).masked_fill_(inside != halves, 0)  # by cos, (L, B, leaves)
-            pulls = [pull(part) for (_, pull), part in zip(pairs, slopes, strict=True)]
+            # −d log(1 − s) / d log s is s / (1 − s)
+            slope = (1 - rest).div_(rest).mul_(0.5 / (B * negatives)).masked_fill_(log_s > -eps, 0)
+            if excluded is not None:
+                slope.masked_fill_(excluded, 0)
+            own_slope = (-0.5 / B / own_inside).masked_fill_(own_inside != own_half, 0)  # (B, L)
+            pulls = torch.stack([pull(slope) for _, pull in pairs], dim=1)
             # Not in z's type before the loss's own gradient, which includes a gradient scaler's factor, is known.
-            ctx.save_for_backward(pull_to_z(torch.stack(pulls, dim=1)))
+            ctx.save_for_backward(pull_to_z(pulls.addcmul_(own_slope[..., None], own)))
             ctx.dtype = z.dtype
         return loss
 
@@ -118,10 +116,16 @@ Pull = Callable[[Tensor], Tensor]
 """Maps the gradient with respect to the output of an operation to that with respect to its input."""
 
 
+def _halves(half_cosines: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (1 + cos) / 2 and, since rounding leaves a few outside, the same inside 0 … 1."""
+    halves = half_cosines.add_(0.5)
+    return halves, halves.clamp(torch.finfo(halves.dtype).eps, 1)
+
+
 def _draw_for_batch(
     leaves: Tensor, others: int, count: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Return the images' own leaves followed by one draw of count + 1 leaves, and which of these each image excludes.
+    """Return one draw of count + 1 leaves, and which of these each image excludes.
 
     An image excludes its own leaf, or the last if its own was not drawn: it keeps `count` others, each set of others
     being equally likely.
@@ -129,7 +133,7 @@ def _draw_for_batch(
     drawn = _distinct(count + 1, others + 1, leaves.device, generator)
     excluded = drawn == leaves[:, None]  # (B, K + 1)
     excluded[:, -1] |= ~excluded.any(1)
-    return torch.cat((leaves, drawn)), excluded
+    return drawn, excluded
 
 
 def _distinct(count: int, below: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
@@ -148,26 +152,34 @@ def _distinct(count: int, below: int, device: torch.device, generator: torch.Gen
     return torch.randperm(below, device=device, generator=generator)[:count]
 
 
-def _draw_per_image(leaves: Tensor, others: int, count: int, generator: torch.Generator | None) -> tuple[Tensor, None]:
-    """Return (B, 1 + K): each image's own leaf, then a draw of its own among the others."""
+def _draw_per_image(leaves: Tensor, others: int, count: int, generator: torch.Generator | None) -> Tensor:
+    """Return (B, K): each image's own draw among the other leaves."""
     keys = torch.rand(len(leaves), others, device=leaves.device, generator=generator)
     drawn = keys.topk(count, dim=1, sorted=False).indices
-    return torch.cat((leaves[:, None], drawn + (drawn >= leaves[:, None])), dim=1), None
+    return drawn + (drawn >= leaves[:, None])
 
 
-def _cosines(z: Tensor, prototypes: Tensor, nodes: Tensor) -> tuple[Tensor, Pull]:
-    """Return cosines of unit z (B, D) with the prototypes at `nodes`: (K,), or (B, K) for different nodes per image."""
-    if nodes.ndim == 1 and len(nodes) < len(prototypes):
-        rows = prototypes.index_select(0, nodes).to(z.dtype)
-        return z @ rows.T, lambda slope: slope @ rows
-    rows = prototypes.to(z.dtype)
-    every = z @ rows.T  # (B, M)
+def _log_halves(z: Tensor, prototypes: Tensor, nodes: Tensor) -> tuple[Tensor, Pull]:
+    """Return log (1 + cos) / 2 of half unit vectors z (B, D) and the prototypes at `nodes`: (K,), or (B, K) per image.
+
+    The pull, from half the slope, is that of the unit vectors. What there is less of is computed: the nodes of a coarse
+    level are fewer than the leaves above them.
+    """
+    few, alike = nodes.shape[-1] < len(prototypes), nodes.ndim == 1
+    rows = (prototypes.index_select(0, nodes) if few and alike else prototypes).to(z.dtype)
     where = nodes.expand(len(z), -1)
+    products = z @ rows.T
+    halves, inside = _halves(products.gather(1, where) if few and not alike else products)
+    logs = inside.log()
+
+    def spread(slope: Tensor) -> Tensor:
+        return slope.new_zeros(len(z), len(prototypes)).scatter_add_(1, where, slope)
 
     def pull(slope: Tensor) -> Tensor:
-        return slope.new_zeros(every.shape).scatter_add_(1, where, slope) @ rows
+        slope = ((slope if few else spread(slope)) / inside).masked_fill_(inside != halves, 0)
+        return (spread(slope) if few and not alike else slope) @ rows
 
-    return every.gather(1, where), pull
+    return logs if few else logs.gather(1, where), pull
 
 
 def _unit(z: Tensor) -> tuple[Tensor, Pull]:
