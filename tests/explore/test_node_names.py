@@ -108,6 +108,12 @@ def test_files_name_nodes_by_terms_that_others_lack() -> None:
     assert found == {"0-0": Suggestion("beach", FILES), "0-1": Suggestion("dog", FILES)}
 
 
+def test_a_term_of_few_files_does_not_name_a_node_whose_other_files_have_no_terms() -> None:
+    paths = [*["photos/IMG_1.jpg"] * 2, "photos/crop_2.jpg", *["photos/IMG_3.jpg"] * 5, "photos/crop_4.jpg"]
+    assert path_terms(paths[0]) == set()
+    assert term_names(TREE, [path_terms(path) for path in paths], FILES) == {}
+
+
 def test_the_month_of_a_photo(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[306] = "2019:07:04 12:00:00"

@@ -117,17 +117,18 @@ def class_names(tree: PrototypeTree, features: Tensor, classifier: ImageNetClass
     return found
 
 
-def term_names(tree: PrototypeTree, terms: Sequence[set[str]], origin: str) -> dict[str, Suggestion]:
-    """The term that most images of a node have; `terms` of each image, an empty set where nothing is known."""
-    frequent = [term for term, count in Counter(t for some in terms for t in some).most_common(MOST_TERMS) if count > 1]
+def term_names(tree: PrototypeTree, terms: Sequence[set[str] | None], origin: str) -> dict[str, Suggestion]:
+    """The term that most images of a node have; `terms` of each image, None where they were not looked for."""
+    counts = Counter(term for some in terms for term in some or ())
+    frequent = [term for term, count in counts.most_common(MOST_TERMS) if count > 1]
     place = {term: number for number, term in enumerate(frequent)}
-    pairs = [(image, place[term]) for image, some in enumerate(terms) for term in some if term in place]
+    pairs = [(image, place[term]) for image, some in enumerate(terms) for term in some or () if term in place]
     if not pairs:
         return {}
     image, term = torch.tensor(pairs).T
     sums = torch.zeros(tree.levels[0], len(frequent) + 1)
     sums.index_put_((tree.leaves[image], term), torch.ones(len(pairs)), accumulate=True)
-    known = torch.tensor([bool(some) for some in terms])
+    known = torch.tensor([some is not None for some in terms])
     sums[:, -1] = torch.bincount(tree.leaves[known], minlength=len(sums)).float()
     return {
         f"{level}-{node}": Suggestion(frequent[int(best[node])], origin)
@@ -167,8 +168,13 @@ def _date_names(collection: Collection, typical: Tensor) -> dict[str, Suggestion
         taken[leaf] += 1
         if taken[leaf] <= DATED:
             read.add(image)
-    months = [photo_month(path) if image in read else None for image, path in enumerate(collection.paths)]
-    return term_names(collection.tree, [set() if month is None else {month} for month in months], DATES)
+    terms = [_months(path) if image in read else None for image, path in enumerate(collection.paths)]
+    return term_names(collection.tree, terms, DATES)
+
+
+def _months(path: str) -> set[str]:
+    month = photo_month(path)
+    return set() if month is None else {month}
 
 
 def _kinds(classifier: ImageNetClassifier) -> tuple[list[str], Tensor]:
