@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 import hirl
@@ -146,6 +148,26 @@ def test_without_a_training_part_images_without_parts_will_do(runs: dict[str, Ru
     assert [row["clusters"] for row in result.rows] == [4]
     with pytest.raises(ValueError, match="ame the images to test on"):
         runs["hirl"].evaluate(Clustering(part="train"), KNN(ks=(5,)), **options)
+
+
+def test_images_that_are_learnt_from_and_tested_on_are_counted(tmp_path: Path) -> None:
+    for split, numbers in (("train", range(4)), ("val", range(4, 6))):
+        for number in numbers:
+            file = tmp_path / split / f"class {number % 2}" / f"{number}.png"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(file)
+
+    def open_parts(**named: Any) -> dict[Part, ImageSet]:
+        return KNN(ks=(1,)).open_parts(ImageRequest(str(tmp_path), **named))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert {part: len(images) for part, images in open_parts().items()} == {"train": 4, "test": 2}
+        open_parts(test_data=str(tmp_path), test_split="val")
+    with pytest.warns(UserWarning, match="4 of the 4 images to test on are among those to learn from"):
+        open_parts(test_split="train")
+    with pytest.warns(UserWarning, match="2 of the 2 images to test on are among those to learn from"):
+        open_parts(split="val", test_data=str(tmp_path))
 
 
 def test_a_part_that_was_not_asked_for_is_not_there() -> None:

@@ -200,8 +200,14 @@ def test_a_finished_run_without_its_checkpoint_is_still_shown(
 ) -> None:
     """Its leaves are those of its tree; pooled features are searched and sampled in place of z⁰."""
     run = runs["hirl"]
+    content = bytearray(run.checkpoint_file.read_bytes())
+    content[len(content) // 2] ^= 1
+    for damaged in (content, content[:-100]):
+        run.checkpoint_file.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=r"last\.ckpt', which holds the heads, is damaged: .* pooled features"):
+            assert len(open_collection(run, device="cpu", quiet=True)) == run.tree.count
     run.checkpoint_file.unlink()
-    with pytest.warns(UserWarning, match=r"has no last\.ckpt, which holds the heads: .* pooled features"):
+    with pytest.warns(UserWarning, match=r"last\.ckpt', which holds the heads, is missing: .* pooled features"):
         collection = open_collection(run, device="cpu", quiet=True)
     assert torch.equal(collection.tree.leaves, run.tree.leaves)
     assert collection.tree.levels == run.tree.levels

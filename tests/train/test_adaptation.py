@@ -27,6 +27,7 @@ from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods import MoCoV2, SimSiam, SwAV
 from hirl.methods.base import Method, Plan
 from hirl.ranks import Ranks
+from hirl.runs.faults import find_faults
 from hirl.train.feature_loader import FeatureLoader
 from hirl.train.joint import first_output
 from hirl.train.loop import Loop
@@ -154,6 +155,13 @@ def test_killed_and_continued_it_ends_in_the_same_bits(
         patch.setattr(Loop, "_step", killed)
         with pytest.raises(Killed):
             pretrain(images, **given)
+    kept = Path(start).read_bytes()
+    save_encoder(
+        Path(start), make_backbone("resnet18", **BACKBONE), EncoderMetadata("resnet18", BACKBONE, 16, HALVES, HALVES)
+    )
+    with pytest.raises(ValueError, match=r"is no longer the encoder that .* started from"):
+        pretrain(images, **given | {"method": method()})
+    Path(start).write_bytes(kept)
     run = pretrain(images, **given | {"method": method()})
     for file in ("encoder.safetensors", "tree.safetensors", "adaptation.json"):
         assert (run.folder / file).read_bytes() == (adapted.folder / file).read_bytes()
@@ -166,6 +174,24 @@ def test_damaged_figures_of_an_adaptation_are_not_shown(adapted: Run, tmp_path: 
     place = text.index("0.") + 2
     copy.adaptation_file.write_text(text[:place] + ("1" if text[place] != "1" else "2") + text[place + 1 :])
     assert copy.adaptation is None
+
+
+def test_what_an_adapted_run_has_lost_is_named_and_written_again(
+    adapted: Run, images: Shapes, start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = Run(shutil.copytree(adapted.folder, tmp_path / "run"))
+    copy.about_file.unlink()
+    copy.adaptation_file.unlink()
+    copy.start_file.write_bytes(copy.start_file.read_bytes()[:2000])
+    assert find_faults(copy) == ["start.safetensors is damaged", "about.json is missing", "adaptation.json is missing"]
+    assert main(["show", str(copy.folder)]) == 0
+    assert f"started from {start}" in capsys.readouterr().out
+    pretrain(images, **options(copy.folder, start))
+    assert copy.adaptation == adapted.adaptation
+    assert open_encoder(copy.start_file).sha256 == open_encoder(adapted.start_file).sha256
+    copy.start_file.unlink()
+    pretrain(images, **options(copy.folder, start))
+    assert find_faults(copy) == []
 
 
 def test_features_of_a_killed_pass_are_not_computed_again(

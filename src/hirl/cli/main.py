@@ -39,6 +39,7 @@ COMMANDS = {command.name: command for command in (
 )}  # fmt: skip
 MISTAKE = 2
 STOPPED = 130  # as a shell expects it of an interrupted command
+UNREAD = 141  # and of one whose output nobody reads to the end, such as `hirl runs | head -1`
 
 ABOUT = """usage: hirl COMMAND [options]
 
@@ -82,9 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         warnings.showwarning = _warn
     try:
         _run(args)
+        sys.stdout.flush()
     except (ValueError, OSError) as error:
-        if isinstance(error, BrokenPipeError) and not _is_read(sys.stdout):  # such as hirl pretrain --help | head
-            return 0
+        if isinstance(error, BrokenPipeError) and _is_unread(sys.stdout):
+            return UNREAD
         if debug:
             raise
         print("hirl:", " ".join(line.strip() for line in _message(error).splitlines()), file=sys.stderr)
@@ -119,14 +121,14 @@ def _run(args: Sequence[str]) -> None:
             COMMANDS[name].run(config)
 
 
-def _is_read(stream: TextIO) -> bool:
-    """Whether what is printed still reaches somebody; if not, it goes nowhere from now on."""
+def _is_unread(output: TextIO) -> bool:
+    """Whether the reader of a pipe has gone; what is left to write is then dropped, or Python reports it at its end."""
     poll = select.poll()
-    poll.register(stream.fileno(), 0)  # errors alone
+    poll.register(output, 0)
     if not poll.poll(0):
-        return True
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    return False
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
+    return True
 
 
 def _message(error: ValueError | OSError) -> str:

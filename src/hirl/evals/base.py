@@ -16,7 +16,7 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
 from hirl.encoders.weights_source import Interpolation
 from hirl.features.extractor import CPU
-from hirl.features.image_request import ImageRequest
+from hirl.features.image_request import ImageRequest, warn_of_overlap
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.facts import Facts
 from hirl.terminal.progress import Progress, no_progress
@@ -114,8 +114,13 @@ class Evaluation(ABC):
 
         `test` must be there; any `ImageSet` will do.
         """
-        parts: dict[Part, ImageSet] = {"train": request.train()} if self.needs.train else {}
-        return parts | {"test": request.test(held_out=self.needs.train, labelled=self.needs.labels)}
+        test = request.test(held_out=self.needs.train, labelled=self.needs.labels)
+        if not self.needs.train:
+            return {"test": test}
+        train = request.train()
+        if (request.test_data, request.test_split) != (None, None):
+            warn_of_overlap(train, test)
+        return {"train": train, "test": test}
 
     def check(self, parts: Mapping[Part, ImageSet]) -> None:  # noqa: B027 (most need no more than `needs` says)
         """Raise a ValueError of one sentence if the evaluation cannot run on these images.

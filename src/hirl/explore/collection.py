@@ -226,7 +226,8 @@ def _encode(
         if encoder.run is None or encoder.has_heads:
             return images, embed_images(extractor, images)
         warnings.warn(
-            f"{str(encoder.run.folder)!r} has no last.ckpt, which holds the heads: the encoder's pooled features take "
+            f"{str(encoder.run.checkpoint_file)!r}, which holds the heads, is "
+            f"{'damaged' if encoder.run.checkpoint_file.is_file() else 'missing'}: the encoder's pooled features take "
             "the place of z0 and of the levels",
             stacklevel=3,
         )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
 from hirl.data.sources import open_in_memory
+from hirl.data.sources.image_list import full_path
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import NoSplits
 from hirl.features.open_encoder import Encoder
@@ -77,6 +79,19 @@ class ImageRequest:
             else:
                 self._opened[key] = open_in_memory(source, split=split, channels=self.channels)
         return self._opened[key]
+
+
+def warn_of_overlap(train: ImageSet, test: ImageSet) -> None:
+    """Warn if files are to be tested on that are also learnt from or searched: they would find themselves."""
+    if train.has_files and test.has_files:
+        known = {full_path(train.path(index)) for index in range(len(train))}
+        shared = sum(full_path(test.path(index)) in known for index in range(len(test)))
+        if shared:
+            warnings.warn(
+                f"{shared:,} of the {len(test):,} images to test on are among those to learn from, so the figures are "
+                "too high: name others with --test_data or --test_split",
+                stacklevel=3,
+            )
 
 
 def request_images(

@@ -28,6 +28,7 @@ from hirl.encoders.torchvision_networks import make_torchvision
 from hirl.encoders.weights_source import ImageFormat, Provenance
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
+from hirl.runs.checkpoint import is_checkpoint
 from hirl.runs.folder import RunFolder
 from hirl.runs.representations import Trained, load_trained
 from hirl.runs.stored import find_encoder, find_tree
@@ -64,8 +65,8 @@ class Encoder:
 
     @property
     def has_heads(self) -> bool:
-        """Whether z⁰…zᴸ can be computed: they need a run's checkpoint."""
-        return self.run is not None and (self.trained is not None or self.run.checkpoint_file.is_file())
+        """Whether z⁰…zᴸ can be computed: they need a run's checkpoint, undamaged."""
+        return self.trained is not None or (self.run is not None and is_checkpoint(self.run.checkpoint_file))
 
     def load_trained(self, *, method: str | type[Method] | None = None) -> Trained:
         """The method and heads of the run, see `representations.load_trained`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor
@@ -39,6 +40,15 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
         raise ValueError(f"{str(path)!r} is not a checkpoint of hirl: its format is {found!r}, not {FORMAT!r}")
     return state
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether the file is there and undamaged."""
+    try:
+        verify(path)
+    except (OSError, Damaged):
+        return False
+    return is_zipfile(path)  # a truncated one has lost its checksum, too
 
 
 def _size(state: Any) -> int:

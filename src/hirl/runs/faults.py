@@ -17,15 +17,21 @@ def find_faults(run: RunFolder) -> list[str]:
     except ValueError:
         return [f"config.yaml is {'damaged' if run.exists else 'missing'}"]
     files = {"last.ckpt": is_zipfile, "encoder.safetensors": _is_safetensors, "tree.safetensors": _is_safetensors}
+    files["start.safetensors"] = _is_safetensors
     found = {name: run.folder / name for name in files}
     faults = [f"{name} is damaged" for name, file in found.items() if file.is_file() and not files[name](file)]
     expected = {"last.ckpt": run.saved, "encoder.safetensors": run.finished}
     expected |= {"tree.safetensors": run.finished and config["hierarchy"] is not None}
+    expected["start.safetensors"] = run.saved and run.is_adapted
     faults += [f"{name} is missing" for name, needed in expected.items() if needed and not found[name].is_file()]
     damaged_lines = read_reports(run.metrics_file)[1]
-    faults += [f"{damaged_lines} lines of metrics.jsonl are damaged"] if damaged_lines else []
-    if run.about_file.is_file() and not run.starts():
-        faults.append("about.json is damaged")
+    lines = "1 line of metrics.jsonl is" if damaged_lines == 1 else f"{damaged_lines} lines of metrics.jsonl are"
+    faults += [f"{lines} damaged"] if damaged_lines else []
+    lost = {run.about_file: run.saved and not run.starts()}
+    lost[run.adaptation_file] = run.finished and run.is_adapted and run.adaptation is None
+    faults += [
+        f"{file.name} is {'damaged' if file.is_file() else 'missing'}" for file, is_lost in lost.items() if is_lost
+    ]
     results = [file for file in sorted(run.results_folder.glob("*.json")) if read_result(file) is None]
     return faults + [f"{file.relative_to(run.folder)} is damaged or of another version" for file in results]
 

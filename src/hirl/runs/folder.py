@@ -135,6 +135,11 @@ class RunFolder:
         yield from read_reports(self.metrics_file)[0]
 
     @property
+    def is_adapted(self) -> bool:
+        """Whether the run trains an adapter on an encoder that stays frozen."""
+        return "adapter" in (self.config["method"]["init_args"].get("backbone_args") or {})
+
+    @property
     def adaptation(self) -> dict[str, Any] | None:
         """By name of a figure, [start, adapted]; None if no encoder was adapted, it is not finished, or damaged."""
         try:
@@ -195,7 +200,9 @@ class RunFolder:
     def started_from(self) -> Provenance | None:
         """Where the weights come from that the run started with; None if it started from nothing."""
         found = [Provenance.read(start.get("started_from")) for start in self.starts()]
-        return next((one for one in reversed(found) if one is not None), None)
+        named = self.config["encoder"]
+        lost = None if named is None else Provenance(str(named))  # if about.json is missing or damaged
+        return next((one for one in reversed(found) if one is not None), lost)
 
     @property
     def provenance(self) -> Provenance | None:

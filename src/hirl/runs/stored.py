@@ -121,8 +121,11 @@ def _tree_of(checkpoint: Path) -> PrototypeTree | None:
 
 
 def is_complete(run: RunFolder) -> bool:
-    """Whether a run is finished, and has the encoder and the tree that it should have in files that can be read."""
-    if not run.finished:
+    """Whether a run is finished, and has all that it should have in files that can be read.
+
+    That is its encoder, its tree and the comparison with its start, which cannot be made again without last.ckpt.
+    """
+    if not run.finished or (run.is_adapted and run.adaptation is None and run.checkpoint_file.is_file()):
         return False
     try:
         load_encoder(run.encoder_file)

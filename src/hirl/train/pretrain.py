@@ -11,6 +11,7 @@ from hirl.data.sources import Skipped, open_images
 from hirl.data.sources.image_list import full_path, path_of
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.images_in_memory import in_memory
+from hirl.encoders.encoder_file import load_encoder
 from hirl.encoders.last_blocks import Blocks
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method, Plan
@@ -30,6 +31,7 @@ from hirl.train.memory import memory_advice
 from hirl.train.messages import announce, failure_message, plan_summary, resolved_settings
 from hirl.train.settings import Settings, default_neighbours, resolve
 from hirl.train.start import (
+    check_same_start,
     compare_start,
     find_start,
     heads_summary,
@@ -177,6 +179,8 @@ def pretrain(
         if missing := lost_forks(run, state, fork_at):
             announce(fabric, run, f"warning: {missing}")
         if is_complete(run):
+            if start is not None and run.is_adapted and fabric.is_global_zero:
+                write_start(run, start, chosen.image_size, load_encoder(run.encoder_file)[0])
             announce(fabric, run, f"{run.folder} is finished: all {settings.epochs} epochs are done")
             return run
         if summary:
@@ -188,7 +192,7 @@ def pretrain(
                 announce(fabric, run, heads_summary(heads, settings))
             if fabric.is_global_zero:
                 run.add_start(origin)
-            if (chosen.method.is_adapted or unfreeze) and fabric.is_global_zero:
+            if unfreeze and fabric.is_global_zero:
                 write_start(run, start, chosen.image_size)
         parts = setup.build(
             fabric,
@@ -250,6 +254,11 @@ def pretrain(
             )
             if state is not None:
                 setup.load_state(loop, state, run)
+            if start is not None and run.is_adapted:
+                weights = settings.method.encoder.state_dict()
+                check_same_start(run, start, weights)
+                if fabric.is_global_zero:
+                    write_start(run, start, chosen.image_size, weights)
             if base is not None:
                 loop.save()  # before the reports, which are those of a run that has a state to continue from
                 if fabric.is_global_zero:

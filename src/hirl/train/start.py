@@ -21,7 +21,14 @@ from hirl.data.views import Jitter, View
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import width
 from hirl.encoders.embedded import DEFAULT_ENCODER
-from hirl.encoders.encoder_file import EncoderMetadata, fit_weights, load_metadata, network_hash, save_encoder
+from hirl.encoders.encoder_file import (
+    EncoderMetadata,
+    fit_weights,
+    load_encoder,
+    load_metadata,
+    network_hash,
+    save_encoder,
+)
 from hirl.encoders.weights_source import Provenance
 from hirl.features.open_encoder import Encoder, open_encoder, run_of_checkpoint
 from hirl.features.view_cache import CachedViews, cached_views, fitting_views
@@ -120,9 +127,26 @@ def adaptation_view(size: int) -> View:
     return View(size=size, scale=(0.2, 1.0), jitter=jitter, grey=0.2, blur=blur_unless_small(size, 0.5))
 
 
-def write_start(run: Run, start: Encoder, image_size: int) -> None:
-    """Write start.safetensors: whatever adaptation does, the encoder that it began with stays at hand."""
-    if not run.start_file.is_file():
+def check_same_start(run: Run, start: Encoder, weights: dict[str, Tensor]) -> None:
+    """Raise a ValueError if the start is no longer the network that the run's encoder, of these weights, stands on."""
+    frozen = {name.removeprefix("frozen."): tensor.cpu() for name, tensor in weights.items()}
+    if not all(torch.equal(frozen[name], tensor.cpu()) for name, tensor in start.network.state_dict().items()):
+        raise ValueError(
+            f"{start.name} is no longer the encoder that {str(run.folder)!r} started from: restore it, or name another "
+            "folder with --out"
+        )
+
+
+def write_start(run: Run, start: Encoder, image_size: int, weights: dict[str, Tensor] | None = None) -> None:
+    """Write start.safetensors, unless it is there and sound: the encoder that adaptation began with stays at hand.
+
+    `weights`: of the run's adapted encoder, whose frozen part must be the start; None if the start itself trains.
+    """
+    try:
+        load_encoder(run.start_file)
+    except (ValueError, OSError):
+        if weights is not None:
+            check_same_start(run, start, weights)
         own = default_normalisation(3)
         about = start.about["backbone"], start.about["backbone_args"]
         normal = start.mean or own.mean, start.std or own.std
