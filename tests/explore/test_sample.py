@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from hirl import PrototypeTree
 from hirl.explore.collection import Collection
-from hirl.explore.sample import equal_shares, leaf_shares, sample_images
+from hirl.explore.sample import PICKS, equal_shares, leaf_shares, sample_images
 
 
 def test_shares_are_as_equal_as_sizes_allow() -> None:
@@ -67,6 +67,16 @@ def test_picks(collection: Collection) -> None:
     for place in range(1, 5):
         nearest = (unit @ unit[spread[:place]].T).amax(1)
         assert spread[place] == int(nearest.argmin())
+
+
+def test_copies_come_after_all_other_images_of_a_leaf(collection: Collection) -> None:
+    z0 = collection.z[0].clone()
+    z0[30:] = z0[:30]
+    tree = PrototypeTree((collection.tree.prototypes[0][:1],), (), torch.zeros(len(collection), dtype=torch.int64))
+    doubled = replace(collection, z=[z0], features=z0, tree=tree)
+    for pick in PICKS:
+        assert len({image % 30 for image in sample_images(doubled, 30, pick=pick)}) == 30
+        assert sorted(sample_images(doubled, 60, pick=pick)) == list(range(60))
 
 
 def test_mistakes(collection: Collection) -> None:

@@ -14,6 +14,7 @@ from hirl.hierarchy.tree import PrototypeTree
 
 Pick = Literal["typical", "spread", "unsure"]
 PICKS = get_args(Pick)
+COPY = 1 - 1e-5  # cosine of z⁰ from which on two images count as copies: the same pixels in other batches, rounded
 
 
 def sample_images(collection: Collection, size: int, *, pick: Pick = "typical", seed: int = 0) -> list[int]:
@@ -22,8 +23,9 @@ def sample_images(collection: Collection, size: int, *, pick: Pick = "typical", 
     Every node divides its share equally among its children, as far as they have images; what does not divide evenly
     goes to the largest of them, since a small sample should show what is common, and `seed` decides
     between children of one size. A leaf gives its most typical images (`pick` typical), images far from each other, of
-    which the first is its most typical (spread), or those that nearly belong to another leaf (unsure). A larger sample
-    is not a superset of a smaller one.
+    which the first is its most typical (spread), or those that nearly belong to another leaf (unsure). A copy of an
+    image that was chosen, equally typical, comes after all others of the leaf. A larger sample is not a superset of a
+    smaller one.
     """
     if pick not in PICKS:
         raise ValueError(f"pick is {pick!r}, but must be one of {', '.join(PICKS)}")
@@ -39,7 +41,8 @@ def sample_images(collection: Collection, size: int, *, pick: Pick = "typical", 
     for leaf, share in shares.items():
         images = by_leaf[leaf]
         images = images[first[images, 0].argsort(descending=True, stable=True)]
-        chosen += (_spread(collection.z[0], images, share) if pick == "spread" else images[:share]).tolist()
+        take = _spread if pick == "spread" else _first
+        chosen += take(collection.z[0], images, share).tolist()
     return chosen
 
 
@@ -85,6 +88,17 @@ def _members(tree: PrototypeTree) -> list[Tensor]:
     """The images of every leaf."""
     order = tree.leaves.argsort(stable=True)
     return list(order.split(tree.sizes(0).tolist()))
+
+
+def _first(z0: Tensor, images: Tensor, share: int) -> Tensor:
+    """The first images that are no copies of those chosen before them; then copies, if there are no others."""
+    unit = F.normalize(z0[images].float(), dim=1)
+    chosen, copies = [0], []
+    for place in range(1, len(images)):
+        if len(chosen) == share:
+            break
+        (copies if (unit[chosen] @ unit[place]).max() > COPY else chosen).append(place)
+    return images[torch.tensor((chosen + copies)[:share])]
 
 
 def _spread(z0: Tensor, images: Tensor, share: int) -> Tensor:
