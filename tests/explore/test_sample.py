@@ -73,7 +73,7 @@ def test_copies_come_after_all_other_images_of_a_leaf(collection: Collection) ->
     z0 = collection.z[0].clone()
     z0[30:] = z0[:30]
     tree = PrototypeTree((collection.tree.prototypes[0][:1],), (), torch.zeros(len(collection), dtype=torch.int64))
-    doubled = replace(collection, z=[z0], features=z0, tree=tree)
+    doubled = replace(collection, z=(z0,), features=z0, tree=tree)
     for pick in PICKS:
         assert len({image % 30 for image in sample_images(doubled, 30, pick=pick)}) == 30
         assert sorted(sample_images(doubled, 60, pick=pick)) == list(range(60))

@@ -55,7 +55,7 @@ def kill_in_clustering(at: int, shot: Callable[[], None] = die) -> None:
         build_tree(self, *arguments, **options)
         self.observer.on_tree_start = start
 
-    epoch_trees.EpochTrees.build = built  # type: ignore[method-assign]
+    epoch_trees.EpochTrees.build = built  # type: ignore[method-assign, assignment]
 
 
 def arm(where: str, at: int) -> None:
@@ -84,7 +84,7 @@ def arm(where: str, at: int) -> None:
                 die()
 
         if at == 1:
-            epoch_trees.EpochTrees.build = built  # type: ignore[method-assign]
+            epoch_trees.EpochTrees.build = built  # type: ignore[method-assign, assignment]
         else:
             loop.Loop.finish = finished  # type: ignore[method-assign]
 

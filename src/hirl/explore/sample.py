@@ -93,7 +93,8 @@ def _members(tree: PrototypeTree) -> list[Tensor]:
 def _first(z0: Tensor, images: Tensor, share: int) -> Tensor:
     """The first images that are no copies of those chosen before them; then copies, if there are no others."""
     unit = F.normalize(z0[images].float(), dim=1)
-    chosen, copies = [0], []
+    chosen: list[int] = [0]
+    copies: list[int] = []
     for place in range(1, len(images)):
         if len(chosen) == share:
             break
