@@ -13,10 +13,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
+from hirl.hierarchy.clusters import Clusters, Prototypes, TooFewDirections
 from hirl.hierarchy.draws import SAME, RowDraws
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.linked_parts import clustered_parts, rows_as_parts
-from hirl.hierarchy.lloyd import Clusters, Lloyd, Prototypes, TooFewDirections
+from hirl.hierarchy.lloyd import Lloyd
 from hirl.hierarchy.path_steps import PathSteps, mean_directions
 from hirl.hierarchy.reduction import ReducedSpace, fit_reduction
 from hirl.hierarchy.rows import Features, UnitRows

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hirl.hierarchy.clusters import Clusters, Prototypes, TooFewDirections
 from hirl.hierarchy.draws import SAME, RowDraws
 from hirl.hierarchy.nearest import NearestSteps, nearest
 from hirl.hierarchy.rows import UnitRows, accumulator
@@ -27,29 +28,6 @@ START_ROUNDS = 8
 OUTLIER = 3.0
 # Needless children are drawn again this many times per level.
 REDRAWS = 3
-
-
-@dataclass(frozen=True)
-class Prototypes:
-    """Prototypes (M, D), and for a level inside another one the node (M,) of that level that each lies in."""
-
-    rows: Tensor
-    parents: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Clusters:
-    """The result for one level."""
-
-    prototypes: Prototypes
-    index: Tensor  # (n,) the prototype of each of this rank's rows
-    counts: Tensor  # (M,) the rows of each prototype, over all ranks; weighted if the rows are
-    distance: float  # squared, summed over the rows of all ranks
-
-    def index_of_used(self) -> tuple[Tensor, Tensor]:
-        """Return the prototypes (m,) that have rows, and which of these each of this rank's rows (n,) has."""
-        some = self.counts > 0
-        return some.nonzero().flatten(), (some.cumsum(0) - 1)[self.index]
 
 
 @dataclass
@@ -220,10 +198,10 @@ class Lloyd:
             if len(drawn.rows) and end < self.clusters:
                 far = self._distance(drawn)
                 distance = torch.minimum(distance, far) if len(prototypes.rows) else far
-            prototypes = _joined(prototypes, drawn)
+            prototypes = prototypes.joined(drawn)
         # If too few rows differ, repeats fill up; their clusters stay empty, and `_split_heavy` decides.
         missing = self.clusters - len(prototypes.rows)
-        return _joined(prototypes, *[_first(prototypes)] * missing)
+        return prototypes.joined(*[prototypes.first()] * missing)
 
     def _empty(self) -> Prototypes:
         return Prototypes(torch.empty(0, self.rows.dim, device=self.rows.device))
@@ -296,22 +274,3 @@ class Lloyd:
             used = used[(used - used[0]).square().sum(1) >= SAME]
             count += 1
         return TooFewDirections(self.rows.name, count, self.N, self.clusters)
-
-
-class TooFewDirections(ValueError):  # noqa: N818
-    """Rows that cannot be told apart well enough for the clusters that are asked for."""
-
-    def __init__(self, name: str, different: int, N: int, clusters: int) -> None:
-        found = f"{name} hold only {different} different directions ({SAME**0.5:g} or more apart) in {N} rows"
-        super().__init__(
-            f"{found}, too few for {clusters} clusters: use fewer clusters, or check for repeated rows and for collapse"
-        )
-
-
-def _first(prototypes: Prototypes) -> Prototypes:
-    return Prototypes(prototypes.rows[:1], None if prototypes.parents is None else prototypes.parents[:1])
-
-
-def _joined(*parts: Prototypes) -> Prototypes:
-    parents = [part.parents for part in parts if part.parents is not None]
-    return Prototypes(torch.cat([part.rows for part in parts]), torch.cat(parents) if parents else None)

@@ -15,7 +15,7 @@ from hirl import ranks
 from hirl.data.loader import EvaluationLoader
 from hirl.features.forward_pass import collected_outputs
 from hirl.features.view_cache import PlainFeatures
-from hirl.hierarchy.lloyd import TooFewDirections
+from hirl.hierarchy.clusters import TooFewDirections
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.settings import ResolvedHierarchy
 from hirl.hierarchy.tree import PrototypeTree
