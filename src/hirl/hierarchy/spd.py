@@ -79,7 +79,8 @@ class _PathDiscrimination(torch.autograd.Function):
         unit, pull_to_z = _unit(z)  # (B, L, D)
         B, negatives = len(z), max(drawn.shape[-1] - (excluded is not None), 1)
         own = torch.stack([nodes[tree.paths[leaves, level]] for level, nodes in enumerate(tree.prototypes)], dim=1)
-        own_half, own_inside = _halves((unit * own.to(unit.dtype)).sum(2).mul_(0.5))  # (B, L)
+        own = own.to(unit.dtype)  # (B, L, D)
+        own_half, own_inside = _halves((unit * own).sum(2).mul_(0.5))  # (B, L)
         paths = tree.paths[drawn]  # (…, L)
         pairs = [
             _log_halves(unit[:, level] * 0.5, nodes, paths[..., level]) for level, nodes in enumerate(tree.prototypes)
