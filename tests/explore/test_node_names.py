@@ -77,9 +77,9 @@ def test_predicted_classes_name_leaves_and_their_kind_or_a_pair_the_nodes_above(
 
 def test_images_that_a_classifier_does_not_know_get_no_name_even_if_it_is_sure() -> None:
     model = classifier(["pot", "lemon", "bee"], ["a vessel", "a fruit", "an insect"])._replace(familiar=18.0)
-    features = sure([0, 0, 0, 1, 1, 2, 2, 2, 2], 3)
-    features[3:5] *= 0.8  # logits of 16 instead of 20
-    tree = tree_of([0, 0, 0, 1, 1, 2, 2, 2, 2], [0, 0, 1])
+    features = sure([0, 0, 1, 1, 2, 2, 2, 2, 2], 3)
+    features[2:4] *= 0.8  # logits of 16 instead of 20
+    tree = tree_of([0, 0, 1, 1, 2, 2, 2, 2, 2], [0, 0, 1])
     assert {node: found.name for node, found in class_names(tree, features, model).items()} == {"0-0": "pot"}
 
 
