@@ -50,10 +50,10 @@ def test_all_that_is_written_is_read_again(name: str, tmp_path: Path) -> None:
 def test_a_flipped_bit_is_noticed(name: str, tmp_path: Path) -> None:
     file, wanted, draw = tmp_path / name, arrays(), random.Random(0)
     write_features(file, wanted)
-    whole = file.read_bytes()
+    written = file.read_bytes()
     for _ in range(100):
-        content = bytearray(whole)
-        content[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        content = bytearray(written)
+        content[draw.randrange(len(written))] ^= 1 << draw.randrange(8)
         file.write_bytes(content)
         with suppress(ValueError):
             found = read_features(file)  # the bit was one of the checksum's name
