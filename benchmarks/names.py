@@ -33,31 +33,31 @@ from hirl.hierarchy.tree import PrototypeTree
 from hirl.terminal.tables import Cells, print_tables, write_tables
 
 JUDGEMENTS = ("class", "kind", "one of two", "other", "none")
-Words = frozenset[str]
+Terms = frozenset[str]
 
 
-def words(name: str) -> Words:
+def terms(name: str) -> Terms:
     """The words of a name, in any order: of "Corn_(maize)", corn; of "Pepper_bell", the same as of "bell pepper"."""
     return frozenset(re.findall(r"[a-z]+", re.sub(r"\(.*?\)", "", name.casefold())))
 
 
-def meanings(classifier: ImageNetClassifier) -> list[tuple[set[Words], set[Words]]]:
+def meanings(classifier: ImageNetClassifier) -> list[tuple[set[Terms], set[Terms]]]:
     """The synonyms and the kinds of each ImageNet class."""
     return [
-        ({words(name) for name in names.split(", ")}, {words(kind) for kind in kinds_of(names, definition)})
+        ({terms(name) for name in names.split(", ")}, {terms(kind) for kind in kinds_of(names, definition)})
         for names, definition in zip(classifier.names, classifier.definitions, strict=True)
     ]
 
 
-def judged(name: str | None, label: str, coarser: Sequence[str], known: Sequence[tuple[set[Words], set[Words]]]) -> str:
+def judged(name: str | None, label: str, coarser: Sequence[str], known: Sequence[tuple[set[Terms], set[Terms]]]) -> str:
     """How a suggested name fits the label of a node, one of `JUDGEMENTS`; `known` are the `meanings` of classes."""
     if name is None:
         return "none"
-    synonyms, kinds = {words(label)}, {words(above) for above in coarser}
+    synonyms, kinds = {terms(label)}, {terms(above) for above in coarser}
     for same, above in known:
-        if words(label) in same:
+        if terms(label) in same:
             synonyms, kinds = synonyms | same, kinds | above
-    parts = [words(part) for part in name.split(", ")]
+    parts = [terms(part) for part in name.split(", ")]
     if len(parts) == 1:
         return "class" if parts[0] in synonyms else "kind" if parts[0] in kinds else "other"
     return "one of two" if any(part in synonyms | kinds for part in parts) else "other"

@@ -3,16 +3,20 @@
     python -m benchmarks.strong_start plants/ --out strong/plants --seeds 0 1 2
 
 Every arm of every method and seed is trained and evaluated on the val split (`--test_split`); tables of all differences
-from the baseline, paired by seed and pooled over methods, are written after each. What is finished is kept: the same
-command continues.
+from the baseline, paired by seed and pooled over methods, are written after each. Trees are judged twice: with levels
+for the number of images, of which the best counts, and, as K-means is, with as many nodes as there are classes at each
+label level. What is finished is kept: the same command continues.
 """
 
 from __future__ import annotations
 
 import argparse
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hirl.data import open_images
+from hirl.evals import TreeAgreement
 from hirl.evals.evaluate import evaluate
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.settings import Hierarchy
@@ -41,6 +45,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "paper": {"hierarchy": PAPER, "neighbours": 0.0},
 }
 TASKS = ("knn", "linear", "clustering", "tree")
+CUT = "tree with as many nodes as classes"
 
 
 def main() -> None:
@@ -76,7 +81,25 @@ def _figures(subject: Run | Path, given: argparse.Namespace) -> dict[str, float]
     if isinstance(subject, Path):
         shared |= {"out": given.out / "frozen", "cache": given.out / "frozen" / "features"}
     results = evaluate(subject, *given.tasks, **shared)
-    return {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
+    figures = {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
+    if "tree" in given.tasks:
+        classes = _classes(given.data)
+        cut = evaluate(subject, TreeAgreement(levels=(2 * classes[0], *classes)), **shared)["tree"]
+        rows = [row for row in cut.rows if row.get("tree") == "tree" and "AMI" in row]
+        names = dict.fromkeys(str(row["labels"]) for row in rows)
+        for level, name in enumerate(names, start=1):
+            (ami,) = (row["AMI"] for row in rows if (row["level"], row["labels"]) == (level, name))
+            figures[f"{CUT}, AMI, {name}"] = float(ami)
+    return figures
+
+
+@cache
+def _classes(data: str) -> tuple[int, ...]:
+    """The number of classes of the training images, fine → coarse."""
+    labels = open_images(data).labels
+    if labels is None:
+        raise SystemExit(f"{data} has no labels")
+    return tuple(len(of_level.unique()) for of_level in labels.T)
 
 
 if __name__ == "__main__":

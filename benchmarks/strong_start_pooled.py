@@ -26,7 +26,8 @@ MEASURES = {
     "KNN": "knn, ",
     "linear": "linear, ",
     "AMI of K-means": "clustering, AMI, ",
-    "AMI of the tree": "tree, AMI, ",
+    "AMI of the tree": "tree with as many nodes as classes, AMI, ",
+    "AMI of its best level": "tree, AMI, ",
 }
 LABELS = ("finest", "coarsest")
 Found = dict[str, dict[tuple[str, str], dict[int, float]]]

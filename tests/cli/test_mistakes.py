@@ -194,7 +194,7 @@ LINES: dict[str, str] = {
     "compare {npz} {yaml} --seeds one": "--seeds",
     "compare {npz} {yaml} --tasks kmn": "kmn",
     "compare {npz} {yaml} --epochs 0": "epochs",
-    "compare {npz} {yaml} --ablate temperature=1": "no setting 'temperature'",
+    "compare {npz} {yaml} --ablate queue=1": "no setting 'queue'",
     "compare {npz} {yaml} --ablate levels=a": "levels is ['a'], but must be a list",
     "compare {npz} {yaml} --ablate levels=5000,10": "5000",
     "compare {npz} {yaml} --ablate negatives=1,2": "negatives",

@@ -110,7 +110,7 @@ def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(inspect.signature(pretrain).parameters) <= set(documented)
     for args, expected in (
         (["--help"], "Images per step, over all"),
-        (["--hierarchy.help"], "Negative paths per image"),
+        (["--hierarchy.help"], "negative paths per image"),
     ):
         with pytest.raises(SystemExit):
             main(["pretrain", *args])
