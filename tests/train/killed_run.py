@@ -55,7 +55,7 @@ def kill_in_clustering(at: int, shot: Callable[[], None] = die) -> None:
         build_tree(self, *arguments, **options)
         self.observer.on_tree_start = start
 
-    epoch_trees.EpochTrees.build = built  # type: ignore[method-assign, assignment]
+    epoch_trees.EpochTrees.build = built  # type: ignore[method-assign]
 
 
 def arm(where: str, at: int) -> None:
