@@ -18,6 +18,7 @@ from statistics import mean
 
 from hirl.studies.comparison_plot import write_plots
 from hirl.studies.paired import differences_of, paired
+from hirl.terminal.figures import share
 from hirl.terminal.tables import Cells, print_tables, write_tables
 
 ARM = "HIRL"
@@ -127,7 +128,11 @@ def main() -> None:
     write_tables(given.out, tables)
     print_tables(tables)
     # frozen has one value per set, whatever the method: as points of a plot it would look like several
-    write_plots(given.out, {figure: {key: of[key] for key in of if key[1] != "frozen"} for figure, of in found.items()})
+    trained = {
+        figure: {key: {pair: share(of) for pair, of in by.items()} for key, by in values.items() if key[1] != "frozen"}
+        for figure, values in found.items()
+    }
+    write_plots(given.out, trained, together="all sets")
 
 
 if __name__ == "__main__":

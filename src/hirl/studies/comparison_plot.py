@@ -22,18 +22,20 @@ LONGEST_LABEL = 18  # characters; of a recipe's path the end tells it from other
 Values = Mapping[int, float]  # seed → figure
 
 
-def write_plots(folder: Path, figures: Mapping[str, Mapping[tuple[str, str], Values]]) -> None:
+def write_plots(
+    folder: Path, figures: Mapping[str, Mapping[tuple[str, str], Values]], *, together: str = "all methods"
+) -> None:
     """Write figures.png and differences.png, each also as PDF: `figures` by name, then by method and arm.
 
     Figures: points are means over seeds, bars one standard deviation if there are two seeds or more. Differences from
     the baseline within pairs: points are means, bars one standard error. Small dots are the seeds. Figures that are NaN
-    or infinite are left out.
+    or infinite are left out. `together`: the name of the row for the pairs of all methods.
     """
     arms = list(dict.fromkeys(arm for found in figures.values() for _, arm in found))
     _write(folder / "figures", figures, partial(_panel, arms=arms), PANEL[1])
     methods = dict.fromkeys(method for found in figures.values() for method, _ in found)
     height = max(PANEL[1], 0.7 + 0.13 * (len(methods) + 1) * (len(arms) - 1))
-    _write(folder / "differences", figures, partial(_difference_panel, arms=arms), height)
+    _write(folder / "differences", figures, partial(_difference_panel, arms=arms, together=together), height)
 
 
 def _write(
@@ -87,7 +89,9 @@ def _panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms:
     _finish(axes, name, lines="y")
 
 
-def _difference_panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms: Sequence[str]) -> None:
+def _difference_panel(
+    axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms: Sequence[str], together: str
+) -> None:
     """A row per method, and one for the pairs of all methods if there are several."""
     methods = list(dict.fromkeys(method for method, _ in found))
     shares = _are_shares(found)
@@ -110,7 +114,7 @@ def _difference_panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Val
                 axes.plot(differences, [row] * len(differences), ".", color=colour, alpha=0.35, ms=3)
         bars: dict[str, Any] = {} if all(map(isnan, errors)) else {"xerr": errors}
         axes.errorbar(middles, rows, **bars, fmt="o", color=colour, ms=4, capsize=2, lw=1.2, label=f"{arm} − {BASE}")
-    labels = [*map(_label, methods), *(["all methods"] if len(methods) > 1 else [])]
+    labels = [*map(_label, methods), *([together] if len(methods) > 1 else [])]
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.axvline(0, color="#828993", lw=0.9)
