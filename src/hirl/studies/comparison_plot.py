@@ -90,7 +90,7 @@ def _panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms:
 
 
 def _difference_panel(
-    axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms: Sequence[str], together: str
+    axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms: Sequence[str], together: str = "all methods"
 ) -> None:
     """A row per method, and one for the pairs of all methods if there are several."""
     methods = list(dict.fromkeys(method for method, _ in found))
