@@ -77,19 +77,21 @@ def logit_tree(features: Tensor, levels: Sequence[int], *, seed: int) -> Prototy
     )
 
 
+REDUCED = replace(POOLED_FEATURES, order="top-down", averaged=0)
 TREES: dict[str, Build] = {
     "bottom-up (Alg. 1)": hirl.HierarchicalKMeans(order="bottom-up"),
     "top-down (default for z⁰)": hirl.HierarchicalKMeans(),
     "Ward": hirl.HierarchicalKMeans(order="ward"),
-    "bottom-up, reduced": replace(POOLED_FEATURES, order="bottom-up"),
-    "top-down, reduced": replace(POOLED_FEATURES, order="top-down"),
-    "Ward, reduced (default for pooled features)": POOLED_FEATURES,
-    "Ward of 1,000 small clusters, reduced": replace(POOLED_FEATURES, linked=1000),
+    "bottom-up, reduced": replace(REDUCED, order="bottom-up"),
+    "top-down, reduced": REDUCED,
+    "Ward, reduced": replace(REDUCED, order="ward"),
+    "Ward of averaged rows, reduced (default for pooled features)": POOLED_FEATURES,
+    "the same of 1,000 small clusters": replace(POOLED_FEATURES, linked=1000),
     "from flat logits, reduced": logit_tree,
 }
 FLAT: dict[str, Build] = {
     "flat K-means per level": hirl.HierarchicalKMeans(),
-    "flat K-means per level, reduced": replace(POOLED_FEATURES, order="top-down"),
+    "flat K-means per level, reduced": REDUCED,
 }
 
 

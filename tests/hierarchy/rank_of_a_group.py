@@ -57,6 +57,7 @@ def main(rank: int, world: int, folder: Path) -> None:
             ("weighted", {"order": "bottom-up", "weighted": True}),
             ("ward", {"order": "ward"}),
             ("ward of clusters", {"order": "ward", "linked": 400}),
+            ("ward, averaged", {"order": "ward", "averaged": 5}),
         )
     }
     tailed = hierarchical_kmeans(task["heavy tail"].split(task["shares"])[rank], (200, 60, 6), group=group)

@@ -90,7 +90,9 @@ def test_a_builder_is_written_as_its_class_and_arguments() -> None:
     reduction = {"centre": False, "components": None, "whiten": 0.0}
     assert (
         plain["init_args"]
-        == settings | {"order": "top-down", "weighted": False, "path_steps": 5, "linked": 5000} | reduction
+        == settings
+        | {"order": "top-down", "weighted": False, "path_steps": 5, "linked": 5000, "averaged": 0}
+        | reduction
     )
     with pytest.raises(ValueError, match="Broken must store its argument 'depth'"):
         to_plain(Hierarchy(builder=Broken()))

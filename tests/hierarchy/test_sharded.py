@@ -99,9 +99,11 @@ def test_bottom_up(outcome: Outcome, name: str) -> None:
     same(outcome.joined(name), alone)
 
 
-@pytest.mark.parametrize(("name", "linked"), [("ward", 5000), ("ward of clusters", 400)])
-def test_ward(outcome: Outcome, name: str, linked: int) -> None:
-    same(outcome.joined(name), hierarchical_kmeans(outcome.features, LEVELS, seed=3, order="ward", linked=linked))
+@pytest.mark.parametrize(
+    ("name", "options"), [("ward", {}), ("ward of clusters", {"linked": 400}), ("ward, averaged", {"averaged": 5})]
+)
+def test_ward(outcome: Outcome, name: str, options: dict[str, int]) -> None:
+    same(outcome.joined(name), hierarchical_kmeans(outcome.features, LEVELS, seed=3, order="ward", **options))
 
 
 def test_from_given_prototypes(outcome: Outcome) -> None:

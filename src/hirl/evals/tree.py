@@ -135,7 +135,7 @@ class TreeAgreement(Evaluation):
         ward = HierarchicalKMeans(order="ward", path_steps=0, linked=n)
         trees = {(REBUILT, n): _paths(rebuilt, test), (WARD, n): _paths(ward(features, sizes), test)}
         kmeans = self.builder if isinstance(self.builder, HierarchicalKMeans) else HierarchicalKMeans()
-        build = replace(kmeans, order="top-down", weighted=False)  # of one level: flat
+        build = replace(kmeans, order="top-down", weighted=False, averaged=0)  # of one level: flat
         flat = [_paths(build(features, (size,), seed=subject.seed), test) for size in sizes]
         return trees, {(FLAT, n): torch.cat(flat, dim=1)}
 

@@ -96,6 +96,8 @@ class HierarchicalKMeans(TreeBuilder):
             done to the tree of an earlier epoch, unless more than 5 % of its leaves lose their images.
         linked: Ward only: the most rows that linkage compares pairwise. K-means first makes that many small clusters of
             more rows; levels of more than half as many nodes are then split top-down.
+        averaged: Ward only: linkage compares each row together with so many of its nearest rows, which keeps it from
+            joining two groups by what lies between them; 0 for the row alone. Prototypes are means of the rows alone.
         centre: Cluster the features less their mean. With centre, components or whiten, the tree has this map in its
             file and `tree.assign` applies it.
         components: Cluster this many principal components of the features; null for all.
@@ -111,6 +113,7 @@ class HierarchicalKMeans(TreeBuilder):
     weighted: bool = False
     path_steps: int = 5
     linked: int = 5000
+    averaged: int = 0
     centre: bool = False
     components: int | None = None
     whiten: float = 0.0
@@ -125,7 +128,10 @@ class HierarchicalKMeans(TreeBuilder):
             raise ValueError(f"order is {self.order!r}, but must be one of {', '.join(get_args(Order))}")
         if not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance is a share of the rows in [0, 1), not {self.tolerance}")
-
+        if self.averaged < 0:
+            raise ValueError(f"averaged is {self.averaged}, but must be at least 0")
+        if self.averaged and self.order != "ward":
+            raise ValueError(f"averaged is for order ward, not {self.order}")
         if self.weighted and self.order != "bottom-up":
             raise ValueError(f"weighted is for order bottom-up: {self.order}, every image counts once anyway")
         if self.path_steps < 0:
@@ -165,6 +171,7 @@ class HierarchicalKMeans(TreeBuilder):
             weighted=self.weighted,
             path_steps=self.path_steps,
             linked=self.linked,
+            averaged=self.averaged,
             centre=self.centre,
             components=self.components,
             whiten=self.whiten,
@@ -177,7 +184,7 @@ class HierarchicalKMeans(TreeBuilder):
 
 
 # For trees over an encoder's pooled features. Over z⁰, which training compares by cosine, nothing is reduced.
-POOLED_FEATURES = HierarchicalKMeans(order="ward", centre=True, components=128, whiten=0.5)
+POOLED_FEATURES = HierarchicalKMeans(order="ward", averaged=5, centre=True, components=128, whiten=0.5)
 
 
 def hierarchical_kmeans(

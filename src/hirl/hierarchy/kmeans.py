@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.hierarchy.clusters import Clusters, Prototypes, TooFewDirections
-from hirl.hierarchy.draws import SAME, RowDraws
+from hirl.hierarchy.draws import RowDraws
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.linked_parts import clustered_parts, rows_as_parts
 from hirl.hierarchy.lloyd import Lloyd
@@ -46,6 +46,7 @@ def kmeans_tree(
     weighted: bool,
     path_steps: int,
     linked: int,
+    averaged: int,
     centre: bool,
     components: int | None,
     whiten: float,
@@ -81,7 +82,7 @@ def kmeans_tree(
     if order == "bottom-up":
         tree = build.bottom_up(weighted=weighted)
     else:
-        tree = build.by_path(path_steps, None if order == "top-down" else linked)
+        tree = build.by_path(path_steps, None if order == "top-down" else linked, averaged)
     if space is None:
         return tree
     nodes = mean_directions(rows, tree.leaves, tree.parents, ranks, default=_spare(sizes, space.axes[:, 0]))
@@ -118,7 +119,7 @@ class _Levels:
             counts = counts.new_zeros(self.sizes[level]).index_add_(0, parents[-1], counts)
         return self._tree(prototypes, parents, leaves)
 
-    def by_path(self, path_steps: int, linked: int | None) -> PrototypeTree:
+    def by_path(self, path_steps: int, linked: int | None, averaged: int) -> PrototypeTree:
         """Build the tree top-down, or by Ward linkage of at most `linked` rows, and settle all levels together.
 
         Each row goes to the leaf of the path nearest to it, which may lie in another node than the one it was put in,
@@ -136,7 +137,7 @@ class _Levels:
         if linked is None or self.init is not None:
             tree = self._split(len(self.sizes), [], [], {})
         else:
-            tree = self._joined(draws, linked)
+            tree = self._joined(draws, linked, averaged)
         if not settles:
             return tree
         return paths.filled(paths.settled(replace(tree, by_path=True), path_steps), draws, seed)
@@ -153,20 +154,23 @@ class _Levels:
                 parents.insert(0, found.prototypes.parents)
         return self._tree(prototypes, parents, inside["inside"])
 
-    def _joined(self, draws: RowDraws, linked: int) -> PrototypeTree:
-        """Join rows, or small clusters of them, into all levels but those too fine for it, which are split top-down."""
+    def _joined(self, draws: RowDraws, linked: int, averaged: int) -> PrototypeTree:
+        """Join rows, or small clusters of them, into all levels but those too fine for it, which are split top-down.
+
+        What is joined is each together with its `averaged` nearest; prototypes are of the rows alone.
+        """
         exact = linked >= draws.N
         seed, shown = (self.seed, len(self.sizes) + 1), None if self.progress is None else partial(self.progress, 0)
         parts = (
             rows_as_parts(draws) if exact else clustered_parts(draws, linked, seed=seed, progress=shown, **self.lloyd)
         )
-        merges = ward_merges(parts.means, parts.counts)
-        different = len(merges.pairs) + 1 - int((merges.distance < SAME).sum())
+        different = parts.different()
         finest = sum(size > (different if exact else different // 2) for size in self.sizes)  # that is joined
         if exact and finest:
             raise TooFewDirections(self.rows.name, different, draws.N, self.sizes[0])
         if finest == len(self.sizes):
             return self._split(finest, [], [], {})
+        merges = ward_merges(parts.averaged(averaged) if averaged else parts.means, parts.counts)
         # Every rank joins the same parts; on GPUs sums may differ in the last bit: the first rank's cuts are used.
         cuts = [self.ranks.first(merges.cut(size)) for size in self.sizes[finest:]]
         parents = [

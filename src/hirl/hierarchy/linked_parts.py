@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl.hierarchy.draws import RowDraws
+from hirl.hierarchy.draws import SAME, RowDraws
 from hirl.hierarchy.lloyd import Lloyd
-from hirl.hierarchy.rows import accumulator
+from hirl.hierarchy.rows import CHUNK_VALUES, CHUNK_VALUES_ELSEWHERE, accumulator
+
+AVERAGED = 2  # times: once leaves more rows in a cluster that most of their neighbours are not in, docs/log.md
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,34 @@ class Parts:
     of_row: Tensor
     means: Tensor
     counts: Tensor
+
+    def different(self) -> int:
+        """The number of parts that are not equal, up to rounding, to an earlier one."""
+        means = self.means.to(accumulator(self.means.device))
+        squares, count = means.square().sum(1), 0
+        for chunk in _chunks(means):
+            distance = torch.addmm(squares, means[chunk], means.T, alpha=-2).add_(squares[chunk, None])
+            repeats = (distance < SAME).tril(chunk.start - 1).any(1)  # of an earlier part: those left of the diagonal
+            count += int((~repeats).sum())
+        return count
+
+    def averaged(self, neighbours: int) -> Tensor:
+        """Return the direction (M, D) of each part together with its `neighbours` nearest ones, by their rows, twice.
+
+        A part between two clusters moves to the one that most of its neighbours are in, so that linkage, which never
+        takes a union back, does not join clusters by what lies between them.
+        """
+        neighbours = min(neighbours, len(self.means) - 1)
+        directions = F.normalize(self.means.float(), dim=1)
+        for _ in range(AVERAGED if neighbours else 0):
+            weighted = directions * self.counts.to(directions.dtype)[:, None]
+            together = weighted.clone()
+            for chunk in _chunks(directions):
+                cosines = directions[chunk] @ directions.T
+                cosines.diagonal(chunk.start).fill_(-torch.inf)  # its own
+                together[chunk] += weighted[cosines.topk(neighbours).indices].sum(1)
+            directions = F.normalize(together, dim=1)
+        return directions
 
 
 def rows_as_parts(draws: RowDraws) -> Parts:
@@ -60,3 +90,9 @@ def clustered_parts(
         sums.index_add_(0, of_row[chunk], rows[chunk].to(sums.dtype))
     counts = parts.counts[used]
     return Parts(of_row, ranks.sum(sums) / counts[:, None], counts)
+
+
+def _chunks(rows: Tensor) -> Iterator[slice]:
+    """Slices of the rows, few enough to compare with all of them at once."""
+    step = max(1, CHUNK_VALUES.get(rows.device.type, CHUNK_VALUES_ELSEWHERE) // len(rows))
+    return (slice(start, min(start + step, len(rows))) for start in range(0, len(rows), step))

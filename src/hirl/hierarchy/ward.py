@@ -24,11 +24,10 @@ GOLDEN = 0.6180339887498949
 class Merges:
     """n − 1 unions of n clusters, cheapest first; a union of clusters comes after those that made them.
 
-    `pairs` (n − 1, 2): cluster n + k is that of the k-th pair; `distance` (n − 1,), squared, of the means of a pair.
+    `pairs` (n − 1, 2): cluster n + k is that of the k-th pair.
     """
 
     pairs: Tensor
-    distance: Tensor
 
     def cut(self, size: int) -> Tensor:
         """Return the cluster (n,) of each of the n first ones when `size` are left, counted from 0."""
@@ -49,7 +48,7 @@ def ward_merges(means: Tensor, weights: Tensor) -> Merges:
     means = means - weights @ means / weights.sum()  # less is lost to rounding around 0
     ids, height = torch.arange(n, device=device), weights.new_zeros(n)
     partner, cost = _nearest(means, weights, ids, ids)
-    pairs, heights, distances = [], [], []
+    pairs, heights = [], []
     made = n
     while len(ids) > 1:
         places = torch.arange(len(ids), device=device)
@@ -59,7 +58,6 @@ def ward_merges(means: Tensor, weights: Tensor) -> Merges:
         one = mutual.nonzero().flatten()
         other = partner[one]
         pairs.append(torch.stack((ids[one], ids[other]), dim=1))
-        distances.append((means[one] - means[other]).square().sum(1))
         height[one] = torch.maximum(cost[one], torch.maximum(height[one], height[other]))
         heights.append(height[one])
         both = weights[one] + weights[other]
@@ -76,14 +74,14 @@ def ward_merges(means: Tensor, weights: Tensor) -> Merges:
         )
         some = stale.nonzero().flatten()
         partner[some], cost[some] = _nearest(means, weights, ids, some)
-    return _sorted(torch.cat(pairs), torch.cat(heights), torch.cat(distances), n)
+    return _sorted(torch.cat(pairs), torch.cat(heights), n)
 
 
-def _sorted(pairs: Tensor, heights: Tensor, distance: Tensor, n: int) -> Merges:
+def _sorted(pairs: Tensor, heights: Tensor, n: int) -> Merges:
     order = heights.argsort(stable=True)
     renamed = torch.arange(2 * n - 1, device=pairs.device)
     renamed[n + order] = torch.arange(n, 2 * n - 1, device=pairs.device)
-    return Merges(renamed[pairs[order]], distance[order])
+    return Merges(renamed[pairs[order]])
 
 
 def _nearest(means: Tensor, weights: Tensor, ids: Tensor, some: Tensor) -> tuple[Tensor, Tensor]:
