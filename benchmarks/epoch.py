@@ -3,8 +3,9 @@
     python -m benchmarks.epoch                          # the small recipes on the built-in pictures
     python -m benchmarks.epoch small/dino --data FOLDER # one of them on images of your own
 
-The three arms of a recipe take turns, epoch by epoch in one process, so that other work on the machine affects all
-alike; the fastest epoch of each counts. The first epochs do not count: they warm up and build the first tree.
+The three arms of a recipe take turns in one process, a few steps at a time, so that other work on the machine and its
+changing speed affect all alike. The first epochs do not count: they warm up and build the first tree. An epoch's time
+is that of its steps, by the median of the turns, and that of its tree.
 Peak memory is what two epochs of 2,560 images, the second with a tree, add to a process with the libraries loaded.
 """
 
@@ -14,7 +15,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from time import perf_counter
+from statistics import mean
 
 import torch
 from lightning_fabric import Fabric
@@ -35,6 +36,7 @@ PAPER = {"MoCoV2": 1.28, "SimSiam": 1.74, "SwAV": 1.36, "MoCoV3": 1.64, "DINO": 
 STAGES = (DATA, FORWARD, SPD, BACKWARD, UPDATE, "features", "kmeans", "agreement", REST)
 MEMORY_IMAGES = 2560
 WARM_UP = 2  # epochs: the first has no tree, the second builds it from scratch
+TURN = 2.0  # seconds
 
 
 def make_arm(name: str, images: ImageSet, hierarchy: Hierarchy | None) -> tuple[Loop, Stopwatch]:
@@ -66,14 +68,39 @@ def hirl_memory(name: str, data: str) -> Callable[[], None]:
     return two_epochs(name, data, hirl=True)
 
 
-def epoch(loop: Loop, watch: Stopwatch) -> dict[str, float]:
-    watch.start()
-    data_seconds, start = loop.loader.waited, perf_counter()
+def turn(loop: Loop, watch: Stopwatch) -> tuple[dict[str, float], dict[str, float]]:
+    """Train for `TURN` seconds or to the end of the epoch: seconds by stage, of a step and of a tree if one was due."""
+    watch.start(limit=TURN)
+    waited = loop.loader.waited
     watch.fit_epoch(loop)
-    total = perf_counter() - start
+    spent = {**watch.seconds, DATA: loop.loader.waited - waited}
+    spent[REST] = watch.stepping - sum(spent.values())
     built = {metric.removeprefix("seconds_"): taken for metric, taken in watch.built.items()}
-    spent = {**watch.seconds, **built, DATA: loop.loader.waited - data_seconds}
-    return {"total": total, REST: total - sum(spent.values()), **spent}
+    return {stage: taken / watch.steps for stage, taken in spent.items()}, built
+
+
+def epochs_in_turns(arms: dict[str, tuple[Loop, Stopwatch]], repeats: int) -> dict[str, dict[str, float]]:
+    """By arm, the seconds of an epoch by stage and in all."""
+    steps: dict[str, list[dict[str, float]]] = defaultdict(list)
+    trees: dict[str, list[dict[str, float]]] = defaultdict(list)
+    waiting = dict(arms)
+    while waiting:
+        for arm, (loop, watch) in list(waiting.items()):
+            epoch = loop.step // loop.plan.steps_per_epoch
+            step, tree = turn(loop, watch)
+            if epoch >= WARM_UP:
+                steps[arm].append(step)
+                trees[arm] += [tree] if tree else []
+            if loop.step == (WARM_UP + repeats) * loop.plan.steps_per_epoch:
+                del waiting[arm]
+    epochs = {}
+    for arm, (loop, _) in arms.items():
+        # the stages of the turn in the middle: medians of each would not add up to that of their sum
+        middle = sorted(steps[arm], key=lambda step: sum(step.values()))[len(steps[arm]) // 2]
+        spent = {stage: taken * loop.plan.steps_per_epoch for stage, taken in middle.items()}
+        spent |= {stage: mean(tree[stage] for tree in trees[arm]) for stage in (trees[arm][0] if trees[arm] else ())}
+        epochs[arm] = {"total": sum(spent.values()), **spent}
+    return epochs
 
 
 def compare(name: str, data: str, repeats: int, console: Console) -> list[str]:
@@ -85,22 +112,16 @@ def compare(name: str, data: str, repeats: int, console: Console) -> list[str]:
         "HIRL, bank": make_arm(name, images, replace(hierarchy, features="bank")),
         "HIRL, full pass": make_arm(name, images, replace(hierarchy, features="pass")),
     }
-    taken: dict[str, list[dict[str, float]]] = defaultdict(list)
-    for count in range(repeats + WARM_UP):
-        for arm, (loop, watch) in arms.items():
-            spent = epoch(loop, watch)
-            if count >= WARM_UP:
-                taken[arm].append(spent)
-    best = {arm: min(epochs, key=lambda spent: spent["total"]) for arm, epochs in taken.items()}
+    taken = epochs_in_turns(arms, repeats)
     method = type(options["method"]).__name__
     title = f"{method}, {len(images):,} images, levels {hierarchy.resolve(len(images), 1).levels}: seconds per epoch"
     table = Table("arm", "epoch", *STAGES, title=title, title_justify="left")
-    for arm, spent in best.items():
+    for arm, spent in taken.items():
         table.add_row(arm, *(f"{spent.get(stage, 0.0):.2f}" for stage in ("total", *STAGES)))
     console.print(table)
-    base = best["baseline"]["total"]
-    ratios = [f"{best[arm]['total'] / base:.3f}×" for arm in ("HIRL, bank", "HIRL, full pass")]
-    rates = [f"{len(images) / best[arm]['total']:,.0f}" for arm in ("baseline", "HIRL, bank")]
+    base = taken["baseline"]["total"]
+    ratios = [f"{taken[arm]['total'] / base:.3f}×" for arm in ("HIRL, bank", "HIRL, full pass")]
+    rates = [f"{len(images) / taken[arm]['total']:,.0f}" for arm in ("baseline", "HIRL, bank")]
     memory = [f"{peak_mebibytes(work, name, data):,.0f}" for work in (baseline_memory, hirl_memory)]
     return [method, *ratios, f"{PAPER[method]}×", *rates, *memory]
 
@@ -110,7 +131,7 @@ def main() -> None:
     small = [name for name in recipe_names() if name.startswith("small/")]
     parser.add_argument("recipes", nargs="*", default=small, metavar="recipe", help=f"of {', '.join(small)}")
     parser.add_argument("--data", default="shapes", help="images to train on; by default the built-in pictures")
-    parser.add_argument("--repeats", type=int, default=5, help="number of epochs per arm that count")
+    parser.add_argument("--repeats", type=int, default=2, help="number of epochs per arm that count")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     console = Console(width=120)
