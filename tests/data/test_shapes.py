@@ -234,6 +234,7 @@ def painted_without_objects(monkeypatch: pytest.MonkeyPatch, *, setting: bool) -
     return Shapes(images=1_440, cache=False)
 
 
+@pytest.mark.long
 def test_the_setting_identifies_the_kingdom_only(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = painted_without_objects(monkeypatch, setting=True)
     features = filter_responses(drawn)
@@ -241,6 +242,7 @@ def test_the_setting_identifies_the_kingdom_only(monkeypatch: pytest.MonkeyPatch
     assert neighbour_accuracy(features, drawn.labels[:, 1]) < 0.34  # a third, were the kingdom always right
 
 
+@pytest.mark.long
 def test_the_rest_of_the_background_is_uninformative(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = painted_without_objects(monkeypatch, setting=False)
     features = filter_responses(drawn)

@@ -83,9 +83,7 @@ def check_onnx(file: Path, run: Path, *, levels: bool) -> None:
 
 
 # A CNN with levels and an adapted encoder without are in the folders for the hub below: writing one takes seconds.
-@pytest.mark.parametrize(
-    ("run", "levels"), [("cnn", False), ("vit", False), ("vit", True), ("adapted", True)], indirect=["run"]
-)
+@pytest.mark.parametrize(("run", "levels"), [("cnn", False), ("vit", True), ("adapted", True)], indirect=["run"])
 def test_onnx(run: Path, levels: bool, onnx_file: Callable[..., Path]) -> None:
     check_onnx(onnx_file(run, levels=levels), run, levels=levels)
 

@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["lightly_simclr.py", "lightly_dino.py"])
+@pytest.mark.parametrize("name", ["lightly_simclr.py", pytest.param("lightly_dino.py", marks=pytest.mark.long)])
 def test_lightly(name: str, with_lightning: dict[str, str], folder: Path) -> None:
     more = ["--prototypes", "64"] if "dino" in name else []
     shown = run(with_lightning, name, "photos", *SMALL, *more, folder=folder)
