@@ -77,7 +77,7 @@ def run_bench(config: Namespace) -> None:
 def _fitted(options: dict[str, Any], name: str, N: int, side: int, workers: int | None) -> dict[str, Any]:
     """A recipe's options with nothing that is measured left open, and a batch of at most N images."""
     from hirl.hierarchy.settings import Hierarchy
-    from hirl.train.settings import BATCH_SIZE, EPOCHS
+    from hirl.train.resolve import BATCH_SIZE, EPOCHS
 
     if options["method"].is_adapted:
         raise ValueError(f"the recipe {name!r} is for features of a frozen encoder: name recipes that train networks")

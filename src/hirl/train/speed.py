@@ -12,17 +12,20 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from hirl.data.sources import Skipped
 from hirl.data.sources.image_set import ImageSet
 from hirl.hierarchy.settings import Hierarchy
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.processes import launch
+from hirl.runs.images_file import OpenedImages
 from hirl.signals import Stopped
+from hirl.train.keeping import Store
 from hirl.train.loop import Loop
 from hirl.train.memory import Need, estimate_need, memory_advice
 from hirl.train.observer import SilentObserver
-from hirl.train.settings import Settings, hierarchy_defaults
+from hirl.train.resolve import hierarchy_defaults
+from hirl.train.settings import Settings
 from hirl.train.setup import RunParts, build
+from hirl.train.training_images import TrainingImages
 
 DATA, FORWARD, BACKWARD, SPD, UPDATE, REFRESH = "data", "forward", "backward", "HIRL's loss", "update", "refresh"
 REST = "rest"
@@ -119,7 +122,7 @@ def make_loop(
     settings = Settings(
         data=images.name,
         method=method,
-        hierarchy=None if hierarchy is None else hierarchy.resolve(N, MANY, **hierarchy_defaults(method)),
+        hierarchy=None if hierarchy is None else hierarchy.resolve(N, MANY, hierarchy_defaults(method)),
         epochs=MANY,
         batch_size=options["batch_size"],
         image_size=options["image_size"],
@@ -135,33 +138,10 @@ def make_loop(
         neighbours=0.0,
         unfreeze=0,
     )
-    parts = build(
-        fabric,
-        settings,
-        images,
-        start=None,
-        heads=None,
-        workers=options["workers"],
-        strict=False,
-        skipped=Skipped(),
-        compile_networks=False,
-    )
+    opened = OpenedImages(images, images, hashes=False)
+    parts = build(fabric, settings, TrainingImages(images, opened, options["workers"]))
     watch = Stopwatch()
-    loop = Loop(
-        fabric=fabric,
-        method=method,
-        paths=parts.paths,
-        hierarchy=settings.hierarchy,
-        plan=parts.plan,
-        loader=parts.loader,
-        evaluation_loader=parts.evaluation_loader,
-        N=N,
-        seed=0,
-        observer=watch,
-        save_state=lambda _: None,
-        save_tree=lambda _: None,
-        should_stop=watch.is_over,
-    )
+    loop = Loop(fabric, parts, watch, Store(), should_stop=watch.is_over)
     return loop, watch, parts
 
 
