@@ -51,27 +51,22 @@ def resolve(
 
 def _with_arguments(given: GivenSettings, method: Method, images: TrainingImages, start: Start | None) -> Choices:
     """The choices for a method that was given with all its arguments."""
-    size = given.image_size
-    if size is None and start is not None and (method.is_adapted or given.unfreeze):
+    size = images.images.default_size
+    if given.image_size is None and start is not None and (method.is_adapted or given.unfreeze):
         size = start.encoder.size_for(images.typical_side())
-    return Choices(
-        method,
-        images.images.default_size if size is None else size,
-        min(BATCH_SIZE, len(images)) if given.batch_size is None else given.batch_size,
-        EPOCHS if given.epochs is None else given.epochs,
-        EQ_4_WEIGHT,
-    )
+    return _filled(given, Choices(method, size, min(BATCH_SIZE, len(images)), EPOCHS, EQ_4_WEIGHT))
 
 
 def _as_earlier(given: GivenSettings, earlier: Settings) -> Choices:
     """The choices that the run made when it began."""
-    return Choices(
-        earlier.method,
-        earlier.image_size if given.image_size is None else given.image_size,
-        earlier.batch_size if given.batch_size is None else given.batch_size,
-        earlier.epochs if given.epochs is None else given.epochs,
-        EQ_4_WEIGHT if earlier.hierarchy is None else earlier.hierarchy.weight,
-    )
+    weight = EQ_4_WEIGHT if earlier.hierarchy is None else earlier.hierarchy.weight
+    return _filled(given, Choices(earlier.method, earlier.image_size, earlier.batch_size, earlier.epochs, weight))
+
+
+def _filled(given: GivenSettings, usual: Choices) -> Choices:
+    """What is given, and where nothing is given the usual."""
+    sizes = {name: getattr(given, name) for name in ("image_size", "batch_size", "epochs")}
+    return replace(usual, **{name: size for name, size in sizes.items() if size is not None})
 
 
 def _chosen(
