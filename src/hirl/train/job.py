@@ -19,7 +19,7 @@ class Job:
     fabric: Fabric
     run: Run
     settings: Settings
-    images: TrainingImages
+    data: TrainingImages
     start: Start | None
 
     @property

@@ -44,7 +44,7 @@ def heads_summary(heads: ForeignState, settings: Settings) -> str:
 
 def plan_summary(job: Job, plan: Plan, start: int) -> str:
     """Describe a run that starts, or continues at step `start`."""
-    images, method, hierarchy = job.images.images, job.settings.method, job.settings.hierarchy
+    images, method, hierarchy = job.data.images, job.settings.method, job.settings.hierarchy
     lines = [
         f"{job.run.folder}: {type(method).__name__} on {len(images):,} images of {images.name}",
         f"{plan.epochs} epochs of {plan.steps_per_epoch} steps; per step {plan.batch_size} images of "
@@ -78,7 +78,7 @@ def _size(encoder: nn.Module) -> str:
 
 def failure_message(error: NotFinite, job: Job, plan: Plan) -> str:
     """List the batch whose loss is not finite in failed_batch.txt, and return what the user should know and do."""
-    run, images = job.run, job.images.images
+    run, images = job.run, job.data.images
     listed = run.folder / "failed_batch.txt"
     with atomic_write(listed) as aside:
         lines = (f"{index}\t{one_line(images.path(index))}\n" for index in error.index.tolist())

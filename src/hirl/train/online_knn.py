@@ -119,7 +119,7 @@ def open_val(data: Any, split: str | None, images: ImageSet) -> ImageSet | None:
 
 def open_online_knn(job: Job, parts: RunParts, every: int) -> OnlineKnn | None:
     """KNN of the run every so many epochs, on the val split of its data if there is one; None without labels."""
-    images, workers, size = job.images.images, job.images.workers, job.settings.image_size
+    images, workers, size = job.data.images, job.data.workers, job.settings.image_size
     normal, device = parts.loader.normalisation, job.fabric.device
     if not every or images.labels is None:
         return None
@@ -141,5 +141,5 @@ def open_online_knn(job: Job, parts: RunParts, every: int) -> OnlineKnn | None:
                 )  # fmt: skip
         return PlainFeatures(cached, device=device, world_size=n)
 
-    val = open_val(job.images.opened.data, job.settings.split, images)
+    val = open_val(job.data.opened.data, job.settings.split, images)
     return OnlineKnn(images, parts.method, parts.plan, val=val, every=every, open_loader=every_nth)

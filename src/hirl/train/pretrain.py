@@ -129,14 +129,14 @@ def pretrain(
         unfreeze=unfreeze,
     )
     checks.check_numbers(given, keep_every=keep_every, devices=devices)
-    images = open_training_images(given, workers=workers, strict=strict)
-    run = Run(checks.default_run_folder(images.name, given) if out is None else out)
+    opened = open_training_images(given, workers=workers, strict=strict)
+    run = Run(checks.default_run_folder(opened.name, given) if out is None else out)
     # A method that is only the default adapts the encoder of any file: heads are for whoever names the method.
     start = open_start(given, run, heads=method is not None)
-    settings, summary = resolve(given, images, start, run, accelerator)
-    checks.check_settings(settings, images.images, stage_one=stage_one, fork_at=fork_at)
+    settings, summary = resolve(given, opened, start, run, accelerator)
+    checks.check_settings(settings, opened.images, stage_one=stage_one, fork_at=fork_at)
     fabric = launch(accelerator, devices=devices, nodes=nodes, precision=precision)
-    job = Job(fabric, run, settings, images, start)
+    job = Job(fabric, run, settings, opened, start)
 
     with claim_folder(job) as state:
         if missing := lost_forks(run, state, fork_at):
@@ -148,7 +148,7 @@ def pretrain(
         if summary:
             job.announce(summary)
         _announce_start(job)
-        parts = setup.build(fabric, settings, images, start, compile_networks=compile)
+        parts = setup.build(fabric, settings, opened, start, compile_networks=compile)
         base = None if stage_one is None or state is not None else Run(stage_one)
         state = state if base is None else stage_one_state(job, base)
         first = 0 if state is None else int(state["step"])
@@ -213,7 +213,7 @@ def _begin(job: Job, parts: RunParts, first: int, *, final_tree: bool) -> None:
 
 def _fit(job: Job, loop: Loop) -> None:
     """Train to the end. However training ends, the log says why and skipped.txt lists the unreadable images."""
-    run, skipped = job.run, job.images.skipped
+    run, skipped = job.run, job.data.skipped
     try:
         loop.fit()
     except NotFinite as error:
@@ -229,7 +229,7 @@ def _fit(job: Job, loop: Loop) -> None:
     finally:
         if job.is_first and len(skipped):
             skipped.write(run.skipped_file)
-            job.announce(f"warning: {skipped.summary(job.images.images.name)}; all are listed in {run.skipped_file}")
+            job.announce(f"warning: {skipped.summary(job.data.images.name)}; all are listed in {run.skipped_file}")
 
 
 def _finish(job: Job, parts: RunParts) -> None:

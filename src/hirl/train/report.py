@@ -243,7 +243,7 @@ def open_observer(job: Job, parts: RunParts, start: int, *, knn_every: int, wand
     if not job.is_first:
         yield SilentObserver()
         return
-    knn, known = open_online_knn(job, parts, knn_every), job.images.images.labels
+    knn, known = open_online_knn(job, parts, knn_every), job.data.images.labels
     labels = None if known is None else known[:, 0]
     with Reporter(
         job.run, parts.plan, method=parts.method, start=start, wandb=wandb, evaluate=knn, labels=labels

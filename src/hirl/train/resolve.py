@@ -24,13 +24,13 @@ EPOCHS, BATCH_SIZE = 100, 256  # of a method that was given with all its argumen
 
 
 def resolve(
-    given: GivenSettings, images: TrainingImages, start: Start | None, run: Run, accelerator: str
+    given: GivenSettings, data: TrainingImages, start: Start | None, run: Run, accelerator: str
 ) -> tuple[Settings, str]:
     """Fill in what is not given; also return what to print about it, "" if nothing was chosen."""
-    N, kind = len(images), given.method
+    N, kind = len(data), given.method
     defaults, chosen_for, summary = HierarchyDefaults(), "", ""
     if isinstance(kind, Method):
-        found = _with_arguments(given, kind, images, start)
+        found = _with_arguments(given, kind, data, start)
         if given.unfreeze or (start is not None and start.heads is not None):
             defaults = replace(defaults, start_share=0.0)
     else:
@@ -40,21 +40,21 @@ def resolve(
         if earlier is not None:
             found, summary = _as_earlier(given, earlier), f"settings as in {run.config_file}"
         else:
-            found, chosen_for = _chosen(given, kind, images, start, accelerator)
+            found, chosen_for = _chosen(given, kind, data, start, accelerator)
     defaults = hierarchy_defaults(found.method, given.unfreeze, replace(defaults, weight=found.weight))
     hierarchy = None if given.hierarchy is None else given.hierarchy.resolve(N, found.epochs, defaults)
     if chosen_for:
         suggested = None if given.hierarchy is None or given.hierarchy.levels is not None else levels_by_number(N)
         summary = "\n".join((chosen_for, *_rows(found, hierarchy, suggested)))
-    return _settings(given, found, hierarchy, images, start), summary
+    return _settings(given, found, hierarchy, data, start), summary
 
 
-def _with_arguments(given: GivenSettings, method: Method, images: TrainingImages, start: Start | None) -> Choices:
+def _with_arguments(given: GivenSettings, method: Method, data: TrainingImages, start: Start | None) -> Choices:
     """The choices for a method that was given with all its arguments."""
-    size = images.images.default_size
+    size = data.images.default_size
     if given.image_size is None and start is not None and (method.is_adapted or given.unfreeze):
-        size = start.encoder.size_for(images.typical_side())
-    return _filled(given, Choices(method, size, min(BATCH_SIZE, len(images)), EPOCHS, EQ_4_WEIGHT))
+        size = start.encoder.size_for(data.typical_side())
+    return _filled(given, Choices(method, size, min(BATCH_SIZE, len(data)), EPOCHS, EQ_4_WEIGHT))
 
 
 def _as_earlier(given: GivenSettings, earlier: Settings) -> Choices:
@@ -70,13 +70,13 @@ def _filled(given: GivenSettings, usual: Choices) -> Choices:
 
 
 def _chosen(
-    given: GivenSettings, kind: type[Method], images: TrainingImages, start: Start | None, accelerator: str
+    given: GivenSettings, kind: type[Method], data: TrainingImages, start: Start | None, accelerator: str
 ) -> tuple[Choices, str]:
     """Choices for a method without arguments, and what they were made for.
 
     The encoder of `start` stays frozen, or the method goes on with all its heads.
     """
-    N, side = len(images), images.typical_side()
+    N, side = len(data), data.typical_side()
     sizes = {"image_size": given.image_size, "batch_size": given.batch_size, "epochs": given.epochs}
     about = f"chosen for {N:,} images of about {side} px"
     if start is None:
@@ -93,11 +93,11 @@ def _settings(
     given: GivenSettings,
     found: Choices,
     hierarchy: ResolvedHierarchy | None,
-    images: TrainingImages,
+    data: TrainingImages,
     start: Start | None,
 ) -> Settings:
     resolved: dict[str, Any] = {
-        "data": images.place,
+        "data": data.place,
         "method": found.method,
         "hierarchy": hierarchy,
         "epochs": found.epochs,

@@ -47,7 +47,7 @@ def claim_folder(job: Job) -> Iterator[dict[str, Any] | None]:
     with ExitStack() as held:
         try:
             held.enter_context(run.locked())
-            config, opened = to_plain(job.settings), job.images.opened
+            config, opened = to_plain(job.settings), job.data.opened
             state = state_to_continue(run, config, opened)
             run.begin(config)
             if state is None and not run.finished:
@@ -67,7 +67,7 @@ def claim_folder(job: Job) -> Iterator[dict[str, Any] | None]:
 
 def stage_one_state(job: Job, base: Run) -> dict[str, Any]:
     """The state of the baseline that a HIRL run starts from in place of its own stage one."""
-    return state_to_fork(base, to_plain(job.settings), job.images.opened)
+    return state_to_fork(base, to_plain(job.settings), job.data.opened)
 
 
 def load_state(job: Job, loop: Loop, state: dict[str, Any]) -> None:

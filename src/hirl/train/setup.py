@@ -52,14 +52,14 @@ class RunParts:
 def build(
     fabric: Fabric,
     settings: Settings,
-    images: TrainingImages,
+    data: TrainingImages,
     start: Start | None = None,
     *,
     compile_networks: bool = False,
 ) -> RunParts:
     """Build the loaders, the method's networks, with random weights or those of `start`, and the heads of HIRL."""
     method, seed = settings.method, settings.seed
-    loader, evaluation_loader = _open_loaders(fabric, settings, images, start)
+    loader, evaluation_loader = _open_loaders(fabric, settings, data, start)
     steps = len(loader) // settings.accumulate
     plan = Plan(settings.epochs, steps, settings.batch_size, settings.image_size, settings.channels)
     torch.manual_seed(mix_seed(seed, Stream.NETWORKS))
@@ -77,7 +77,7 @@ def build(
         plan=plan,
         loader=loader,
         evaluation_loader=evaluation_loader,
-        N=len(images),
+        N=len(data),
         seed=seed,
         accumulate=settings.accumulate,
         unfreezing=unfreezing,
@@ -85,22 +85,22 @@ def build(
 
 
 def _open_loaders(
-    fabric: Fabric, settings: Settings, images: TrainingImages, start: Start | None
+    fabric: Fabric, settings: Settings, data: TrainingImages, start: Start | None
 ) -> tuple[Loader | FeatureLoader, EvaluationLoader | PlainFeatures]:
     """The batches of views, and all images uncropped; both of images, or of features if the encoder stays frozen."""
     share = Share(rank=fabric.global_rank, world_size=fabric.world_size, device=fabric.device)
-    views, reading = settings.method.views(settings.image_size), images.reading(settings)
+    views, reading = settings.method.views(settings.image_size), data.reading(settings)
     batch_size, seed = settings.part_size, settings.seed
     if start is None or not settings.method.is_adapted:
-        loader = Loader(images.images, views, batch_size=batch_size, seed=seed, **reading, **share)
-        return loader, EvaluationLoader(images.images, size=settings.image_size, **reading, **share)
-    cached = start_features(fabric, settings, images, start.encoder)
+        loader = Loader(data.images, views, batch_size=batch_size, seed=seed, **reading, **share)
+        return loader, EvaluationLoader(data.images, size=settings.image_size, **reading, **share)
+    cached = start_features(fabric, settings, data, start.encoder)
     features = FeatureLoader(
         cached,
         len(views),
         batch_size=batch_size,
         seed=seed,
-        normalisation=normalisation(images.images, settings.mean, settings.std),
+        normalisation=normalisation(data.images, settings.mean, settings.std),
         neighbours=settings.neighbours,
         **share,
     )

@@ -102,21 +102,21 @@ def open_heads(source: str, method: Method | type[Method]) -> ForeignState | Non
     return find_foreign_state(method, path)
 
 
-def start_features(fabric: Fabric, settings: Settings, images: TrainingImages, start: Encoder) -> CachedViews:
+def start_features(fabric: Fabric, settings: Settings, data: TrainingImages, start: Encoder) -> CachedViews:
     """The frozen encoder's features of all training images and of views of them; the first process computes them."""
-    count, size = fitting_views(len(images), width(start.network), settings.cached_views), settings.image_size
+    count, size = fitting_views(len(data), width(start.network), settings.cached_views), settings.image_size
 
     def compute(progress: Progress = no_progress) -> CachedViews:
         return cached_views(
             start.network,
             start.sha256,
-            images.images,
+            data.images,
             adaptation_view(size),
             count,
             size=size,
             device=fabric.device,
             progress=progress,
-            **images.reading(settings),
+            **data.reading(settings),
         )
 
     if fabric.is_global_zero:

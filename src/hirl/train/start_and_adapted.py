@@ -39,7 +39,7 @@ Sides = dict[str, tuple[float, float]]
 
 def compare_start(job: Job, start: Start, parts: RunParts) -> str:
     """Measure the start and the trained encoder, write adaptation.json, and return what to print."""
-    settings, known = job.settings, job.images.images.labels
+    settings, known = job.settings, job.data.images.labels
     if isinstance(parts.loader, FeatureLoader):  # an adapter was trained on the start's features of views
         cached = parts.loader.cached
         index = spread_over(cached.readable.nonzero()[:, 0])
@@ -56,11 +56,11 @@ def compare_start(job: Job, start: Start, parts: RunParts) -> str:
 
 def _features_of_both(job: Job, start: Start) -> tuple[Tensor, Tensor, Tensor]:
     """Some images (n,), and the features (n, 2, width) of each and of a view of it, by start and trained encoder."""
-    index = spread_over(torch.arange(len(job.images)))
-    size, some = job.settings.image_size, Subset(job.images.images, index)
+    index = spread_over(torch.arange(len(job.data)))
+    size, some = job.settings.image_size, Subset(job.data.images, index)
     trained = job.settings.method.encoder.eval()
     networks = (start.encoder.network, start.encoder.sha256), (trained, network_hash(trained.state_dict()))
-    reading, device = job.images.reading(job.settings), job.fabric.device
+    reading, device = job.data.reading(job.settings), job.fabric.device
     start_rows, trained_rows = (
         cached_views(network, sha256, some, adaptation_view(size), 1, size=size, device=device, **reading)
         for network, sha256 in networks
