@@ -30,7 +30,7 @@ from hirl.hierarchy.settings import Hierarchy
 from hirl.recipes import recipe_names
 from hirl.train.loop import Loop
 from hirl.train.recipe import recipe
-from hirl.train.speed import BACKWARD, DATA, FORWARD, REST, SPD, UPDATE, Stopwatch, make_loop
+from hirl.train.speed import BACKWARD, DATA, FORWARD, REST, SPD, UPDATE, Stopwatch, TimedRecipe, make_loop
 
 PAPER = {"MoCoV2": 1.28, "SimSiam": 1.74, "SwAV": 1.36, "MoCoV3": 1.64, "DINO": 1.24, "IBOT": 1.23}
 STAGES = (DATA, FORWARD, SPD, BACKWARD, UPDATE, "features", "kmeans", "agreement", REST)
@@ -41,8 +41,10 @@ TURN = 2.0  # seconds
 
 def make_arm(name: str, images: ImageSet, hierarchy: Hierarchy | None) -> tuple[Loop, Stopwatch]:
     """Build one arm of a recipe, ready to be trained epoch by epoch."""
-    options = {"precision": "32-true", "workers": None, **recipe(name)}
-    loop, watch, _ = make_loop(options, images, hierarchy, Fabric(accelerator="cpu", devices=1))
+    options = recipe(name)
+    sizes = {size: options[size] for size in ("epochs", "batch_size", "image_size")}
+    timed = TimedRecipe(method=options["method"], hierarchy=hierarchy, **sizes)
+    loop, watch = make_loop(timed, images, Fabric(accelerator="cpu", devices=1))
     watch.watch(loop)
     return loop, watch
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 _SERVER = get_context("forkserver")
 _SERVER.set_forkserver_preload(
-    ["hirl.cli.main", "hirl.train.setup", "hirl.evals", "hirl.explore.embed", "timm", "torch.utils.tensorboard"]
+    ["hirl.cli.main", "hirl.train.resume", "hirl.evals", "hirl.explore.embed", "timm", "torch.utils.tensorboard"]
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import yaml
 from hirl.cli.main import main
 from hirl.methods import MoCoV2
 from hirl.train.machine import Machine
-from hirl.train.speed import BACKWARD, DATA, FORWARD, REFRESH, REST, SPD, STAGES, Speed, Stopwatch
+from hirl.train.speed import BACKWARD, DATA, FORWARD, REFRESH, REST, SPD, STAGES, Speed, Stopwatch, TimedRecipe
 from hirl.train.speed_advice import advice, speed_table, variants
 
 RECIPE = {
@@ -31,6 +32,7 @@ RECIPE = {
     "batch_size": 16,
     "image_size": 16,
 }
+MEASURED = TimedRecipe(method=MoCoV2(), hierarchy=None, epochs=10, batch_size=128, image_size=32)
 MACHINE = Machine("cpu", cores=2, memory=10**10, free=5 * 10**9)
 
 
@@ -80,7 +82,7 @@ def test_a_call_within_another_counts_once() -> None:
 
 
 def test_the_table_has_shares_of_an_epoch_and_the_time_of_all() -> None:
-    heading, row = speed_table({"small/x": speed(100)}, {"small/x": {"epochs": 60}}, N=500)
+    heading, row = speed_table({"small/x": speed(100)}, {"small/x": replace(MEASURED, epochs=60)}, N=500)
     cells = dict(zip(heading, row, strict=True))
     assert cells["images/s"] == "100"
     assert (cells[DATA], cells[BACKWARD], cells[REST]) == ("10%", "40%", "0%")
@@ -88,12 +90,11 @@ def test_the_table_has_shares_of_an_epoch_and_the_time_of_all() -> None:
 
 
 def test_advice_names_what_is_faster() -> None:
-    options = {"batch_size": 128, "image_size": 32, "precision": "32-true", "epochs": 10, "method": MoCoV2()}
     speeds = {"slow": speed(50), "quick": speed(100, data=0.4, workers=2)}
-    changed = dict.fromkeys(variants(options, speeds["quick"], N=1000), speed(101))
+    changed = dict.fromkeys(variants(MEASURED, speeds["quick"], N=1000), speed(101))
     assert list(changed)[:3] == ["--batch_size 64", "--batch_size 256", "--image_size 64"]
     assert list(changed)[3:] == ["--precision bf16-mixed", "--workers 1", "--workers 4"]
-    recipes = {"slow": options, "quick": options}
+    recipes = {"slow": MEASURED, "quick": MEASURED}
     same = "\n".join(advice(speeds, recipes, changed, MACHINE, N=1000))
     assert "quick is the fastest here: its 10 epochs of 1,000 images take about 2 min" in same
     assert "--batch_size 128 is as good as half and twice of it" in same

@@ -9,7 +9,8 @@ import yaml
 
 from hirl.cli.main import main
 from hirl.run import Run
-from hirl.runs.folder import FORMAT, OPTIONS, differences, folder_name
+from hirl.runs.continuing import differences
+from hirl.runs.folder import FORMAT, OPTIONS, folder_name
 
 
 @pytest.mark.parametrize(

@@ -123,15 +123,15 @@ def test_without_the_name_of_a_method_its_encoder_is_adapted(
 ) -> None:
     found: dict[str, Any] = {}
 
-    def build(_fabric: Any, settings: Any, _images: Any, **given: Any) -> None:
-        found.update(given, settings=settings)
+    def build(_fabric: Any, settings: Any, _images: Any, start: Any, **_: Any) -> None:
+        found.update(start=start, settings=settings)
         raise Stopped
 
     monkeypatch.setattr(setup, "build", build)
     with pytest.raises(Stopped):
         pretrain(shapes, out=tmp_path / "run", encoder=str(moco_file), **OPTIONS)
     assert found["settings"].method.is_adapted
-    assert found["heads"] is None
+    assert found["start"].heads is None
 
 
 def test_dino(shapes: Shapes, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from hirl.methods import DINO, SimSiam, SwAV
 from hirl.methods.base import Method, Plan
 from hirl.recipes import recipe_names
 from hirl.run import Run
-from hirl.train import report, settings
+from hirl.train import report, resolve
 from hirl.train.defaults import USUAL, choose, minutes, small_recipe
 from hirl.train.machine import GB, Machine, read_machine, size_text, used_memory
 from hirl.train.memory import Need, check_memory, estimate_need
@@ -152,7 +152,7 @@ def test_a_folder_is_all_that_is_needed(
     assert config["hierarchy"]["weight"] == recipe("small/moco_v2")["hierarchy"].weight
 
     # On a machine or with a version that would choose otherwise, the same command still means the same run.
-    monkeypatch.setattr(settings, "choose", None)
+    monkeypatch.setattr(resolve, "choose", None)
     config["hierarchy"]["weight"] = 0.125
     run.config_file.write_text(yaml.safe_dump(config))
     assert main(line) == 0

@@ -17,9 +17,10 @@ from hirl.data.loader import EvaluationLoader, Loader
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method, Plan
 from hirl.train import loop as loop_module
+from hirl.train.keeping import Store
 from hirl.train.loop import Loop
 from hirl.train.observer import SilentObserver
-from hirl.train.setup import build_paths
+from hirl.train.setup import RunParts, build_paths
 
 from ..small_methods import METHODS, NAMES, small_arguments
 
@@ -59,20 +60,17 @@ def loop_of(images: Shapes) -> Callable[..., Loop]:
             scaler = torch.amp.GradScaler("cpu", init_scale=scale)
             options = {"plugins": [MixedPrecision("16-mixed", "cpu", scaler)]}
         resolved = None if hierarchy is None else hierarchy.resolve(len(images), EPOCHS)
-        return Loop(
-            fabric=Fabric(accelerator="cpu", devices=1, **options),
+        parts = RunParts(
             method=method,
-            paths=build_paths(resolved, method, seed=0),
             hierarchy=resolved,
+            paths=build_paths(resolved, method, seed=0),
             plan=plan,
             loader=loader,
             evaluation_loader=EvaluationLoader(images, size=SIZE),
             N=len(images),
             seed=0,
-            observer=SilentObserver(),
-            save_state=lambda _: None,
-            save_tree=lambda _: None,
         )
+        return Loop(Fabric(accelerator="cpu", devices=1, **options), parts, SilentObserver(), Store())
 
     return make
 

@@ -101,7 +101,7 @@ def test_it_reads_images_as_training_does(tmp_path: Path, monkeypatch: pytest.Mo
             super().__init__(*arguments, **options)
             made.append(self)
 
-    monkeypatch.setattr("hirl.train.setup.OnlineKnn", Kept)
+    monkeypatch.setattr("hirl.train.online_knn.OnlineKnn", Kept)
     train(str(tmp_path / "data"), tmp_path / "run", workers=0)
     (knn,) = made
     assert knn.val_loader is not None

@@ -26,8 +26,7 @@ from hirl.hierarchy.settings import Hierarchy
 from hirl.methods import DINO, Method, MoCoV2
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint, save_checkpoint
-from hirl.train import loop
-from hirl.train import pretrain as pretraining
+from hirl.train import keeping, loop
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
 
@@ -133,7 +132,7 @@ def test_the_arms_are_equal_to_the_bit_until_the_tree(
     for arm, hierarchy in (("base", None), ("hirl", HIERARCHY)):
         kept = states[arm]
         monkeypatch.setattr(
-            pretraining,
+            keeping,
             "save_checkpoint",
             lambda _, state, kept=kept: kept.update({state["step"]: copy.deepcopy(state)}),
         )

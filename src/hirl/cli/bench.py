@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from hirl.cli.command import Command
 from hirl.config import NonNegativeInt, PositiveFloat
 from hirl.config.parser import Parser
+
+if TYPE_CHECKING:
+    from hirl.data.sources.image_set import ImageSet
+    from hirl.train.speed import TimedRecipe
 
 MOST = 2_500  # images that are trained on: more would take longer, for the pass over all of them
 SMALL = "small/"
@@ -36,7 +40,6 @@ def run_bench(config: Namespace) -> None:
     from hirl.terminal.progress import progress_bars
     from hirl.terminal.tables import print_tables
     from hirl.train.machine import read_machine
-    from hirl.train.recipe import recipe
     from hirl.train.speed import Speed, measure_speed
     from hirl.train.speed_advice import advice, fastest, speed_table, variant_table, variants
 
@@ -44,11 +47,8 @@ def run_bench(config: Namespace) -> None:
     N = len(found)
     images = in_memory(found if N <= MOST else Subset(found, torch.arange(MOST) * N // MOST))
 
-    def read(name: str) -> dict[str, Any]:  # anew for each measurement, which builds its networks
-        return _fitted(recipe(name), name, len(images), images.default_size, config.workers)
-
     names = config.recipes or [name for name in recipe_names() if name.startswith(SMALL)]
-    recipes = {name: read(name) for name in names}
+    recipes = {name: _fitted(name, images, config.workers) for name in names}
     machine = read_machine(config.accelerator)
     print(f"Training on {len(images):,} of the {N:,} images of {found.name}, on {machine}.")
     if machine.device == "cpu" and (load := os.getloadavg()[0]) > BUSY * machine.cores:
@@ -58,15 +58,14 @@ def run_bench(config: Namespace) -> None:
     with progress_bars() as progress:
         for name in names:
             progress("recipes", len(speeds), len(names))
-            speeds[name] = measure_speed(read(name), images, seconds=config.seconds, accelerator=config.accelerator)
+            speeds[name] = measure_speed(recipes[name], images, seconds=config.seconds, accelerator=config.accelerator)
         progress("recipes", len(speeds), len(names))
         best = fastest(speeds)
         changes = variants(recipes[best], speeds[best], len(images))
-        for option, change in changes.items():
+        for option, variant in changes.items():
             progress(f"changes of {best}", len(changed), len(changes))
-            options = read(best) | change
             seconds = VARIANT * config.seconds
-            changed[option] = measure_speed(options, images, seconds=seconds, accelerator=config.accelerator)
+            changed[option] = measure_speed(variant, images, seconds=seconds, accelerator=config.accelerator)
         progress(f"changes of {best}", len(changed), len(changes))
     tables = {"An epoch with HIRL": speed_table(speeds, recipes, N)}
     print_tables(tables | {f"{best} with one change": variant_table(speeds[best], changed)})
@@ -74,17 +73,24 @@ def run_bench(config: Namespace) -> None:
         print(f"- {line}")
 
 
-def _fitted(options: dict[str, Any], name: str, N: int, side: int, workers: int | None) -> dict[str, Any]:
-    """A recipe's options with nothing that is measured left open, and a batch of at most N images."""
-    from hirl.hierarchy.settings import Hierarchy
-    from hirl.train.settings import BATCH_SIZE, EPOCHS
+def _fitted(name: str, images: ImageSet, workers: int | None) -> TimedRecipe:
+    """A recipe with nothing that is measured left open, and a batch of at most all images."""
+    from hirl.train.recipe import recipe
+    from hirl.train.resolve import BATCH_SIZE, EPOCHS
+    from hirl.train.speed import TimedRecipe
 
+    options = recipe(name)
     if options["method"].is_adapted:
         raise ValueError(f"the recipe {name!r} is for features of a frozen encoder: name recipes that train networks")
-    defaults: dict[str, Any] = {"epochs": EPOCHS, "batch_size": BATCH_SIZE, "image_size": side, "precision": "32-true"}
-    filled = defaults | {name: value for name, value in options.items() if value is not None}
-    hierarchy = options.get("hierarchy") or Hierarchy()
-    return filled | {"batch_size": min(N, filled["batch_size"]), "hierarchy": hierarchy, "workers": workers}
+    return TimedRecipe(
+        method=options["method"],
+        hierarchy=options.get("hierarchy"),
+        epochs=options.get("epochs") or EPOCHS,
+        batch_size=min(len(images), options.get("batch_size") or BATCH_SIZE),
+        image_size=options.get("image_size") or images.default_size,
+        precision=options.get("precision") or "32-true",
+        workers=workers,
+    )
 
 
 BENCH = Command("bench", "measure how fast this machine trains, and what would speed it up", bench_options, run_bench)

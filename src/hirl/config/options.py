@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
 from hirl.config.classes import known_classes
 from hirl.config.selection import Selection
-from hirl.config.signatures import MISSING, parameters
-from hirl.config.values import NUMBERS, Mismatch, convert, join_tokens, list_depth, rule, takes_null
+from hirl.config.signatures import MISSING, Parameter, parameters
+from hirl.config.values import NUMBERS, Mismatch, convert, join_tokens, list_depth, rule
 
 HELP_COLUMN = 24
 
@@ -94,8 +94,6 @@ def file_values(selection: Selection) -> dict[str, Any]:
             raise ValueError(f"{source!r}: {unknown_option(key, [*known, *selection.slots], '')}")
         hint = known[key].hint
         try:
-            if value is None and not takes_null(hint):
-                raise Mismatch
             values[key] = convert(value, hint)
         except Mismatch as error:
             shown = "null" if value is None else value
@@ -108,7 +106,6 @@ def check_complete(selection: Selection, values: Mapping[str, Any], *, source: s
     where, dashes = ("", "--") if source is None else (f"{source!r}: ", "")
     for key, slot in selection.slots.items():
         if key not in selection.kinds:
-            assert slot.base is not None
             names = ", ".join(known_classes(slot.base))
             raise ValueError(f"{where}the option {dashes}{key} is missing: choose one of {names}")
     for option in options_of(selection):
@@ -130,18 +127,17 @@ def unknown_option(name: str, known: Sequence[str], dashes: str = "--") -> str:
 def options_of(selection: Selection) -> Iterator[Option]:
     """An option for each plain parameter of the function and of the classes that are chosen for it."""
     for key, owner in selection.owners().items():
-        prefix = f"{key}." if key else ""
+        prefix, group = f"{key}." if key else "", group_heading(key, owner)
         for name, parameter in parameters(owner).items():
             place = prefix + name
             skipped = place in selection.skip or (key == selection.key and name in selection.skip)
-            if parameter.base is None and not skipped:
+            if isinstance(parameter, Parameter) and not skipped:
                 default = selection.defaults.get(place, parameter.default)
-                yield Option(place, parameter.hint, default, parameter.about, group_heading(key, selection))
+                yield Option(place, parameter.hint, default, parameter.about, group)
 
 
-def group_heading(key: str, selection: Selection) -> str:
-    owner = selection.owners().get(key)
-    return f"{key} options ({getattr(owner, '__name__', '')})" if key and owner is not None else ""
+def group_heading(key: str, owner: Callable[..., Any]) -> str:
+    return f"{key} options ({owner.__name__})" if key else ""
 
 
 def help_lines(option: Option, width: int) -> list[str]:

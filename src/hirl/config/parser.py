@@ -21,7 +21,7 @@ from hirl.config.options import (
 )
 from hirl.config.plain import read_options
 from hirl.config.selection import Selection
-from hirl.config.signatures import Parameter, argument_help, parameters, summary
+from hirl.config.signatures import Slot, argument_help, parameters, summary
 
 
 class CommandLine:
@@ -102,7 +102,7 @@ class Parser:
     def add_object(self, key: str, base: type, about: str) -> None:
         """Add an option for an object of a class, by default null: `--key` names the class, `--key.name` arguments."""
         selection = Selection(lambda: None, line=self.line.last_values())
-        selection.open(key, Parameter(base | None, None, about, base, optional=True))
+        selection.open(key, Slot(base, None, about, optional=True))
         self._add_selection(selection)
 
     def add_config_options(
@@ -131,11 +131,12 @@ class Parser:
 
     def _add_selection(self, selection: Selection) -> None:
         self.selections.append(selection)
+        groups = {key: group_heading(key, owner) for key, owner in selection.owners().items()}
         for key, slot in selection.slots.items():
-            optional = slot.base is not None and slot.optional and not inspect.isabstract(slot.base)
-            metavar, group = "null" if optional else "CLASS", group_heading(key.rpartition(".")[0], selection)
+            metavar = "null" if slot.optional and not inspect.isabstract(slot.base) else "CLASS"
+            group = groups.get(key.rpartition(".")[0], "")
             self.options[key] = Option(key, about=slot.about, group=group, read=True, metavar=metavar)
-            known = list(known_classes(slot.base)) if slot.base is not None else []
+            known = list(known_classes(slot.base))
             listed = f": {', '.join(known)}" if len(known) > 1 else ""
             about = f"Show the options of a {key.rpartition('.')[2]} and exit{listed}."
             self.options[f"{key}.help"] = Option(f"{key}.help", about=about, group=group, read=True, metavar="CLASS")
@@ -143,7 +144,7 @@ class Parser:
             self.options.setdefault(option.name, option)
         for key, owner in selection.owners().items():
             if key:
-                self.groups[group_heading(key, selection)] = summary(owner)
+                self.groups[groups[key]] = summary(owner)
 
     # Values
 
@@ -205,7 +206,6 @@ class Parser:
             for key, slot in selection.slots.items():
                 if f"{key}.help" in self.line.options:
                     named = self.line.last_values()[f"{key}.help"]
-                    assert slot.base is not None
                     kind = find_class(named, slot.base, what=key) if named else selection.kinds.get(key)
                     if kind is None:
                         names = ", ".join(known_classes(slot.base))

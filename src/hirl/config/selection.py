@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hirl.config.classes import find_class, is_elsewhere, is_named, known_classes
-from hirl.config.signatures import MISSING, Parameter, parameters
+from hirl.config.signatures import MISSING, Slot, parameters
 from hirl.config.values import NULL
 
 
@@ -28,7 +28,7 @@ class Selection:
     classes: Collection[type] = ()  # that the user has named otherwise
     option: str | None = None  # that names these classes; by default that of the slot
     skip: Collection[str] = ()  # parameters that get no option; a file may hold them, without effect
-    slots: dict[str, Parameter] = field(default_factory=dict)  # the parameters that take an object
+    slots: dict[str, Slot] = field(default_factory=dict)  # the parameters that take an object
     kinds: dict[str, type | None] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # the file of each of the values
@@ -65,15 +65,15 @@ class Selection:
         """Open the slots of a function or class, whose values are those of `default` if there is such an object."""
         for name, parameter in parameters(function).items():
             value = getattr(default, name, parameter.default) if default is not None else parameter.default
-            if parameter.base is not None and prefix + name not in self.skip:
-                self.open(prefix + name, parameter._replace(default=value))
-            elif parameter.base is None and value != parameter.default:
+            if isinstance(parameter, Slot):
+                if prefix + name not in self.skip:
+                    self.open(prefix + name, parameter._replace(default=value))
+            elif value != parameter.default:
                 self.defaults[prefix + name] = value
 
-    def open(self, key: str, slot: Parameter) -> None:
+    def open(self, key: str, slot: Slot) -> None:
         """Add a slot, filled with the class that the command line names, or else with its default."""
         self.slots[key] = slot
-        assert slot.base is not None
         if key in self.line:
             named = self.line[key]
             if named is None:
@@ -86,7 +86,6 @@ class Selection:
 
     def _find(self, key: str, named: str) -> type[Any]:
         slot = self.slots[key]
-        assert slot.base is not None
         try:
             return find_class(named, slot.base, what=key)
         except ValueError as error:
@@ -140,7 +139,6 @@ class Selection:
 
     def _read_object(self, key: str, value: Any, source: str) -> None:
         slot, fixed = self.slots[key], key in self.line
-        assert slot.base is not None
         if value is None:
             if not slot.optional:
                 raise ValueError(f"{key} is null in {source!r}, but must be a {slot.base.__name__}")
@@ -166,7 +164,6 @@ class Selection:
 
     def _usual(self, key: str, source: str) -> type:
         slot = self.slots[key]
-        assert slot.base is not None
         if isinstance(slot.default, slot.base):
             return type(slot.default)
         if inspect.isabstract(slot.base):

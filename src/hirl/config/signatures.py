@@ -18,13 +18,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Parameter(NamedTuple):
-    """A parameter of a function or class. `base`: the class whose objects it takes; None if it takes plain values."""
+    """A parameter of a function or class that takes plain values."""
 
     hint: Any
     default: Any  # MISSING if there is none
     about: str
-    base: type | None = None
-    optional: bool = False  # takes None in place of an object
+
+
+class Slot(NamedTuple):
+    """A parameter that takes an object of the class `base`, or if it is optional None."""
+
+    base: type
+    default: Any
+    about: str
+    optional: bool
 
 
 def passes_options_to(target: Callable[..., Any]) -> Callable[[F], F]:
@@ -37,22 +44,24 @@ def passes_options_to(target: Callable[..., Any]) -> Callable[[F], F]:
     return mark
 
 
-def parameters(function: Callable[..., Any]) -> dict[str, Parameter]:
+def parameters(function: Callable[..., Any]) -> dict[str, Parameter | Slot]:
     """The parameters of a function or class by name, and those of the function that it passes its **options to."""
     try:
         hints = typing.get_type_hints(_annotated(function), include_extras=True)
     except NameError:  # a type that is imported for type checkers only
         hints = {}
-    found = {}
+    found: dict[str, Parameter | Slot] = {}
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
         hint = hints.get(name, Any)
         parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
         kinds = [part for part in parts if part is not types.NoneType]
-        base = kinds[0] if len(kinds) == 1 and _takes_object(kinds[0]) else None
-        about = argument_help(function, name)
-        found[name] = Parameter(hint, parameter.default, about, base, base is not None and len(parts) > 1)
+        default, about = parameter.default, argument_help(function, name)
+        if len(kinds) == 1 and _takes_object(kinds[0]):
+            found[name] = Slot(kinds[0], default, about, optional=len(parts) > 1)
+        else:
+            found[name] = Parameter(hint, default, about)
     target = getattr(function, "passes_options_to", None)
     return found if target is None else parameters(target) | found
 

@@ -64,10 +64,6 @@ def rule(hint: Any) -> str:
     return RULES.get(origin or hint) or str(hint)
 
 
-def takes_null(hint: Any) -> bool:
-    return hint in (None, Any) or types.NoneType in typing.get_args(hint)
-
-
 def list_depth(hint: Any) -> int:
     """1 for a list of numbers, 2 for a list of such lists, 0 for anything else."""
     return _depth(hint) or 0

@@ -21,7 +21,7 @@ from hirl.evals.base import Evaluation, Part, Result, Subject
 from hirl.evals.labels import check_labels
 from hirl.evals.protocol import protocol_of, store, stored
 from hirl.evals.result_tables import print_headline, print_message, print_result
-from hirl.features.extractor import Extractor, Preprocessing, check_features, check_same, describe, preprocessing_for
+from hirl.features.extractor import Extractor, Preprocessing, check_same, describe, preprocessing_for
 from hirl.features.feature_cache import FeatureCache
 from hirl.features.image_request import NoLabels, request_images
 from hirl.features.open_encoder import Encoder, find_device, open_encoder
@@ -148,7 +148,7 @@ def evaluate(
                     print_message(describe(encoder, preprocessing))
             extractor = extractors[preprocessing]
             if task.needs.features:
-                check_features(extractor, first.channels)
+                extractor.check(first.channels)
             ready = _subject(extractor, parts, tree, facts, seed)
             with _errors_named(task):
                 _check_needs(task, ready)

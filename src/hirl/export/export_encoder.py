@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 from hirl.encoders.checkpoints import is_hugging_face_folder
 from hirl.encoders.embedded import DEFAULT_ENCODER
@@ -22,7 +22,6 @@ from hirl.methods.base import Method
 from hirl.runs.folder import RunFolder
 
 Target = Literal["onnx", "torch-export", "timm", "torchvision", "huggingface"]
-TARGETS: tuple[str, ...] = get_args(Target)
 
 
 class _Writer(NamedTuple):

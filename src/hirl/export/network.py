@@ -16,7 +16,7 @@ from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
 from hirl.encoders.weights_source import Interpolation
 from hirl.export.path_finding import PathFinder
-from hirl.features.extractor import check_same
+from hirl.features.extractor import check_features, check_same
 from hirl.features.open_encoder import Encoder
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
@@ -219,19 +219,6 @@ def _hash(network: nn.Module) -> str:
     return network_hash({name: value for name, value in network.state_dict().items() if isinstance(value, Tensor)})
 
 
-@torch.inference_mode()
 def _checked(export: Export) -> Export:
-    """Try it on two images: many networks take images of one size only."""
-    size, channels = export.pixels.size, export.pixels.channels
-    try:
-        features = export.network(export.random_images(2))["features"]
-    except (AssertionError, RuntimeError, ValueError, TypeError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-        raise ValueError(
-            f"{export.encoder.name} cannot take images of {size} × {size} pixels in {channels} channels: {reason}; "
-            "give its own image_size"
-        ) from error
-    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
-        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(f"{export.encoder.name} must give features of shape (B, width), but gives {shape}")
+    check_features(export.encoder.name, lambda images: export.network(images)["features"], export.random_images(2))
     return export

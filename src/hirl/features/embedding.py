@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.data.sources.image_set import ImageSet
-from hirl.features.extractor import Extractor, check_features
+from hirl.features.extractor import Extractor
 from hirl.features.feature_files import Arrays
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
 
@@ -83,7 +83,7 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 def embed_images(extractor: Extractor, images: ImageSet) -> Embedding:
     """Features, z⁰…zᴸ and paths of all images; only a run has z and a tree."""
-    check_features(extractor, images.channels)
+    extractor.check(images.channels)
     features, readable = extractor.features(images), extractor.readable(images)
     if extractor.encoder.run is None:
         return Embedding(features, (), readable)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import ceil
@@ -119,6 +119,11 @@ class Extractor:
         self._identities: dict[ImageSet, dict[str, Any]] = {}
         self._reported: set[ImageSet] = set()
         self._computed: dict[tuple[str, ImageSet], ImageFeatures] = {}
+
+    def check(self, channels: int) -> None:
+        """Raise a ValueError if the network does not take images of this size and so many channels."""
+        size, device = self.preprocessing.size, self.preprocessing.device
+        check_features(self.encoder.name, self.network, torch.zeros(2, channels, size, size, device=device))
 
     def identity(self, images: ImageSet) -> dict[str, Any]:
         """`image_identity`, computed once: it looks at every file."""
@@ -278,11 +283,11 @@ def check_same(encoder: Encoder, **given: Any) -> None:
 
 
 @torch.inference_mode()
-def check_features(extractor: Extractor, channels: int) -> None:
-    """Try the encoder on two blank images: many networks take images of one size only."""
-    name, size = extractor.encoder.name, extractor.preprocessing.size
+def check_features(name: str, network: Callable[[Tensor], Any], images: Tensor) -> None:
+    """Try a network on two images (2, C, size, size): many take images of one size only."""
+    channels, size = images.shape[1], images.shape[-1]
     try:
-        features = extractor.network(torch.zeros(2, channels, size, size, device=extractor.preprocessing.device))
+        features = network(images)
     except (AssertionError, RuntimeError, ValueError, TypeError) as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise ValueError(

@@ -204,21 +204,21 @@ def _from_run(run: RunFolder, method: str | type[Method] | None) -> Encoder:
     channels = run.config["channels"]  # the config first: a folder without one is not a run
     found = find_encoder(run, method=method)
     name = str(run.checkpoint_file if run.chosen else run.folder)
-    if found.state is not None:
-        name = f"{name} ({found.state})"
-    more: dict[str, Any] = {"run": run, "channels": channels, "trained": found.trained}
-    opened = _self_described(name, found.file, found.weights, found.metadata, **more)
-    return opened if found.state is None else replace(opened, about=opened.about | {"state": found.state})
+    opened = _self_described(name, found.file, found.weights, found.metadata)
+    opened = replace(opened, run=run, channels=channels, trained=found.trained)
+    if found.state is None:
+        return opened
+    return replace(opened, name=f"{name} ({found.state})", about=opened.about | {"state": found.state})
 
 
 def _from_file(path: Path, backbone: str | None, backbone_args: dict[str, Any] | None, channels: int | None) -> Encoder:
     metadata = load_metadata(path) if backbone is None and path.is_file() else None
     if metadata is not None:
-        return _self_described(str(path), path, load_weights(path), metadata, channels=len(metadata.mean))
+        return _self_described(str(path), path, load_weights(path), metadata)
     return _from_weights(str(path), path, backbone, backbone_args, channels)
 
 
-def _self_described(name: str, file: Path, weights: Weights, metadata: EncoderMetadata, **more: Any) -> Encoder:
+def _self_described(name: str, file: Path, weights: Weights, metadata: EncoderMetadata) -> Encoder:
     """The encoder of a file that hirl wrote."""
     network = make_encoder(weights, metadata, source=str(file))
     return Encoder(
@@ -227,10 +227,10 @@ def _self_described(name: str, file: Path, weights: Weights, metadata: EncoderMe
         sha256=network_hash(weights, metadata.network),
         about=metadata.network | {"weights": str(file)},
         image_size=metadata.image_size,
+        channels=len(metadata.mean),
         mean=metadata.mean,
         std=metadata.std,
         provenance=metadata.provenance,
-        **more,
     )
 
 

@@ -160,27 +160,7 @@ class HierarchicalKMeans(TreeBuilder):
         progress: TreeProgress | None = None,
     ) -> PrototypeTree:
         """Return the tree; see `TreeBuilder`. With `init`, the first start of each level is that tree's prototypes."""
-        return kmeans_tree(
-            features,
-            levels,
-            iterations=self.iterations,
-            restarts=self.restarts,
-            tolerance=self.tolerance,
-            spherical=self.spherical,
-            order=self.order,
-            weighted=self.weighted,
-            path_steps=self.path_steps,
-            linked=self.linked,
-            averaged=self.averaged,
-            centre=self.centre,
-            components=self.components,
-            whiten=self.whiten,
-            seed=seed,
-            init=init,
-            index=index,
-            group=group,
-            progress=progress,
-        )
+        return kmeans_tree(self, features, levels, seed=seed, init=init, index=index, group=group, progress=progress)
 
 
 # For trees over an encoder's pooled features. Over z⁰, which training compares by cosine, nothing is reduced.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,9 @@ from hirl.hierarchy.tree import PrototypeTree
 from hirl.hierarchy.ward import ward_merges
 from hirl.ranks import Ranks
 
+if TYPE_CHECKING:
+    from hirl.hierarchy.builder import HierarchicalKMeans
+
 TreeProgress: TypeAlias = Callable[[int, int, int], None]
 """Called with (level, step, rows done in that step) after every chunk; steps count on over restarts."""
 
@@ -35,28 +38,17 @@ Order: TypeAlias = Literal["bottom-up", "top-down", "ward"]
 
 
 def kmeans_tree(
+    how: HierarchicalKMeans,
     features: Features,
     levels: Sequence[int],
     *,
-    iterations: int,
-    restarts: int,
-    tolerance: float,
-    spherical: bool,
-    order: Order,
-    weighted: bool,
-    path_steps: int,
-    linked: int,
-    averaged: int,
-    centre: bool,
-    components: int | None,
-    whiten: float,
     seed: int,
     init: PrototypeTree | None,
     index: Tensor | None,
     group: dist.ProcessGroup | None,
     progress: TreeProgress | None,
 ) -> PrototypeTree:
-    """Build the tree of `HierarchicalKMeans`, which explains the arguments, states their defaults and checks them.
+    """Build the tree that `how` describes; `TreeBuilder` explains the other arguments.
 
     Starting rows are drawn by their position in the data set (`index`), so that the tree does not depend on the order
     of the rows or on the rank that holds them. K-means leaves no cluster empty; steps over paths may empty a leaf.
@@ -71,18 +63,14 @@ def kmeans_tree(
         raise ValueError(
             f"init has levels {init.levels} of dimension {init.dim}; expected {sizes} of dimension {rows.dim}"
         )
-    lloyd = {"iterations": iterations, "tolerance": tolerance}
     space = None
     clustered = rows
-    if centre or whiten or (components is not None and components < rows.dim):
-        space = fit_reduction(rows, ranks, centre=centre, components=components, whiten=whiten)
+    if how.centre or how.whiten or (how.components is not None and how.components < rows.dim):
+        space = fit_reduction(rows, ranks, centre=how.centre, components=how.components, whiten=how.whiten)
         clustered = space.project(rows)
         init = None if init is None else _projected(init, space)
-    build = _Levels(clustered, sizes, index, spherical, ranks, restarts, seed, init, progress, lloyd)
-    if order == "bottom-up":
-        tree = build.bottom_up(weighted=weighted)
-    else:
-        tree = build.by_path(path_steps, None if order == "top-down" else linked, averaged)
+    build = _Levels(how, clustered, sizes, index, ranks, seed, init, progress)
+    tree = build.bottom_up() if how.order == "bottom-up" else build.by_path()
     if space is None:
         return tree
     nodes = mean_directions(rows, tree.leaves, tree.parents, ranks, default=_spare(sizes, space.axes[:, 0]))
@@ -93,83 +81,84 @@ def kmeans_tree(
 class _Levels:
     """The levels of one tree."""
 
+    how: HierarchicalKMeans
     rows: UnitRows
     sizes: tuple[int, ...]
     index: Tensor | None
-    spherical: bool
     ranks: Ranks
-    restarts: int
     seed: int
     init: PrototypeTree | None
     progress: TreeProgress | None
-    lloyd: dict[str, Any]
 
-    def bottom_up(self, *, weighted: bool) -> PrototypeTree:
+    def bottom_up(self) -> PrototypeTree:
         """Cluster the rows, then the prototypes of each level for the next."""
-        found = self._cluster(0)
+        found = self._best(self._lloyd(0, inside=None, coarse=None), 0)
         leaves, counts = found.index, found.counts
         prototypes, parents = [found.prototypes.rows], []
         for level in range(1, len(self.sizes)):
             below = UnitRows(prototypes[-1], name=f"prototypes of level {level - 1}")
-            weights = counts if weighted else None
-            found = self._cluster(level, rows=below, index=None, ranks=Ranks(None), weights=weights)
+            weights = counts if self.how.weighted else None
+            lloyd = Lloyd(below, None, self.sizes[level], self.how.spherical, Ranks(None), self._shown(level), weights)
+            found = self._best(lloyd, level)
             # Every rank computes the upper levels; on GPUs sums may differ in the last bit: the first rank's are used.
             prototypes.append(self.ranks.first(found.prototypes.rows))
             parents.append(self.ranks.first(found.index))
             counts = counts.new_zeros(self.sizes[level]).index_add_(0, parents[-1], counts)
         return self._tree(prototypes, parents, leaves)
 
-    def by_path(self, path_steps: int, linked: int | None, averaged: int) -> PrototypeTree:
-        """Build the tree top-down, or by Ward linkage of at most `linked` rows, and settle all levels together.
+    def by_path(self) -> PrototypeTree:
+        """Build the tree top-down or by Ward linkage, and settle all levels together.
 
         Each row goes to the leaf of the path nearest to it, which may lie in another node than the one it was put in,
         and every node becomes the mean direction of its rows. The tree of earlier features is settled only, which takes
         a fifth of the time. If that leaves too many leaves empty, all levels are clustered again, top-down from the
         earlier prototypes: nodes that still fit keep their number, which the heads have learnt.
         """
-        settles = self.spherical and len(self.sizes) > 1
+        settles, path_steps = self.how.spherical and len(self.sizes) > 1, self.how.path_steps
         paths, draws = PathSteps(self.rows, self.ranks), RowDraws(self.rows, self.index, self.ranks)
         seed = (self.seed, len(self.sizes))  # the levels have (seed, level)
         if settles and path_steps and self.init is not None and _every_node_has_a_child(self.init):
             tree = paths.settled(replace(self.init.to(self.rows.device), by_path=True), path_steps, self.progress)
             if paths.empty_leaves(tree) <= MOST_EMPTY * self.sizes[0]:
                 return paths.filled(tree, draws, seed)
-        if linked is None or self.init is not None:
-            tree = self._split(len(self.sizes), [], [], {})
-        else:
-            tree = self._joined(draws, linked, averaged)
+        joins = self.how.order == "ward" and self.init is None
+        tree = self._joined(draws) if joins else self._split(len(self.sizes))
         if not settles:
             return tree
         return paths.filled(paths.settled(replace(tree, by_path=True), path_steps), draws, seed)
 
     def _split(
-        self, levels: int, prototypes: list[Tensor], parents: list[Tensor], inside: dict[str, Tensor]
+        self, levels: int, above: Sequence[Tensor] = (), edges: Sequence[Tensor] = (), nodes: Tensor | None = None
     ) -> PrototypeTree:
-        """Cluster the rows into the coarsest of the finest `levels`, then the rows of each node into its children."""
+        """Cluster the rows into the coarsest of the finest `levels`, then the rows of each node into its children.
+
+        Of coarser levels there are the prototypes `above` and their parents, `edges`, and the node of each row, (n,).
+        """
+        prototypes, parents = list(above), list(edges)
         for level in reversed(range(levels)):
-            found = self._cluster(level, **inside)
-            inside = {"inside": found.index, "coarse": found.prototypes.rows}
+            found = self._best(self._lloyd(level, inside=nodes, coarse=prototypes[0] if prototypes else None), level)
+            nodes = found.index
             prototypes.insert(0, found.prototypes.rows)
             if found.prototypes.parents is not None:
                 parents.insert(0, found.prototypes.parents)
-        return self._tree(prototypes, parents, inside["inside"])
+        assert nodes is not None
+        return self._tree(prototypes, parents, nodes)
 
-    def _joined(self, draws: RowDraws, linked: int, averaged: int) -> PrototypeTree:
+    def _joined(self, draws: RowDraws) -> PrototypeTree:
         """Join rows, or small clusters of them, into all levels but those too fine for it, which are split top-down.
 
-        What is joined is each together with its `averaged` nearest; prototypes are of the rows alone.
+        What is joined is each together with its nearest, `averaged` of them; prototypes are of the rows alone.
         """
-        exact = linked >= draws.N
-        seed, shown = (self.seed, len(self.sizes) + 1), None if self.progress is None else partial(self.progress, 0)
-        parts = (
-            rows_as_parts(draws) if exact else clustered_parts(draws, linked, seed=seed, progress=shown, **self.lloyd)
-        )
+        exact = self.how.linked >= draws.N
+        seed = self.seed, len(self.sizes) + 1
+        parts = rows_as_parts(draws) if exact else clustered_parts(draws, self.how, seed=seed, progress=self._shown(0))
         different = parts.different()
         finest = sum(size > (different if exact else different // 2) for size in self.sizes)  # that is joined
         if exact and finest:
             raise TooFewDirections(self.rows.name, different, draws.N, self.sizes[0])
         if finest == len(self.sizes):
-            return self._split(finest, [], [], {})
+            return self._split(finest)
+        averaged = self.how.averaged
         merges = ward_merges(parts.averaged(averaged) if averaged else parts.means, parts.counts)
         # Every rank joins the same parts; on GPUs sums may differ in the last bit: the first rank's cuts are used.
         cuts = [self.ranks.first(merges.cut(size)) for size in self.sizes[finest:]]
@@ -181,18 +170,34 @@ class _Levels:
         prototypes = mean_directions(
             self.rows, nodes, parents, self.ranks, default=_spare(self.sizes[finest:], parts.means[0])
         )
-        return self._split(finest, list(prototypes), parents, {"inside": nodes, "coarse": prototypes[0]})
+        return self._split(finest, prototypes, parents, nodes)
 
-    def _cluster(self, level: int, **changed: Any) -> Clusters:
+    def _lloyd(self, level: int, *, inside: Tensor | None, coarse: Tensor | None) -> Lloyd:
+        """K-means of all rows into a level; see `Lloyd`."""
+        return Lloyd(
+            self.rows,
+            self.index,
+            self.sizes[level],
+            self.how.spherical,
+            self.ranks,
+            self._shown(level),
+            inside=inside,
+            coarse=coarse,
+        )
+
+    def _best(self, lloyd: Lloyd, level: int) -> Clusters:
         """Return the best of all starts, the first of which is this level of `init`."""
-        shown = None if self.progress is None else partial(self.progress, level)
-        given: dict[str, Any] = {"rows": self.rows, "index": self.index, "ranks": self.ranks, "progress": shown}
-        lloyd = Lloyd(clusters=self.sizes[level], spherical=self.spherical, **given | changed)
-        starts = [self._first_start(level, lloyd), *[None] * (self.restarts - 1)]
+        starts = [self._first_start(level, lloyd), *[None] * (self.how.restarts - 1)]
         tried = (
-            lloyd.run(start, seed=(self.seed, level, restart), **self.lloyd) for restart, start in enumerate(starts)
+            lloyd.run(
+                start, iterations=self.how.iterations, tolerance=self.how.tolerance, seed=(self.seed, level, restart)
+            )
+            for restart, start in enumerate(starts)
         )
         return min(tried, key=lambda found: found.distance)
+
+    def _shown(self, level: int) -> Callable[[int, int], None] | None:
+        return None if self.progress is None else partial(self.progress, level)
 
     def _first_start(self, level: int, lloyd: Lloyd) -> Prototypes | None:
         if self.init is None:
@@ -205,7 +210,7 @@ class _Levels:
         return None if childless else Prototypes(rows, parents)
 
     def _tree(self, prototypes: list[Tensor], parents: list[Tensor], leaves: Tensor) -> PrototypeTree:
-        units = prototypes if self.spherical else [F.normalize(level, dim=1) for level in prototypes]
+        units = prototypes if self.how.spherical else [F.normalize(level, dim=1) for level in prototypes]
         return PrototypeTree(prototypes=tuple(units), parents=tuple(parents), leaves=leaves)
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hirl.hierarchy.clusters import Clusters
 from hirl.hierarchy.draws import SAME, RowDraws
 from hirl.hierarchy.lloyd import Lloyd
 from hirl.hierarchy.rows import CHUNK_VALUES, CHUNK_VALUES_ELSEWHERE, accumulator
+
+if TYPE_CHECKING:
+    from hirl.hierarchy.builder import HierarchicalKMeans
 
 AVERAGED = 2  # times: once leaves more rows in a cluster that most of their neighbours are not in, docs/log.md
 
@@ -68,22 +72,24 @@ def rows_as_parts(draws: RowDraws) -> Parts:
 
 
 def clustered_parts(
-    draws: RowDraws, most: int, *, seed: tuple[int, int], progress: Callable[[int, int], None] | None, **lloyd: Any
+    draws: RowDraws, how: HierarchicalKMeans, *, seed: tuple[int, int], progress: Callable[[int, int], None] | None
 ) -> Parts:
-    """Cluster the rows into about √most nodes, and the rows of each into small clusters, `most` in all.
+    """Cluster the rows into about √M nodes, and the rows of each into small clusters, M = `how.linked` in all.
 
     Two rounds cost far less than one K-means with that many clusters. Cuts between nodes do no harm: linkage joins
     what lies on both sides. Rows with fewer different directions make fewer parts.
     """
     rows, ranks = draws.rows, draws.ranks
-    given: dict[str, Any] = {"rows": rows, "index": draws.places, "spherical": True, "ranks": ranks}
-    nodes = Lloyd(clusters=int(most**0.5), progress=progress, may_be_empty=True, **given).run(
-        None, seed=(*seed, 0), **lloyd
-    )
+
+    def cluster(clusters: int, number: int, inside: Tensor | None, coarse: Tensor | None) -> Clusters:
+        lloyd = Lloyd(
+            rows, draws.places, clusters, True, ranks, progress, inside=inside, coarse=coarse, may_be_empty=True
+        )
+        return lloyd.run(None, iterations=how.iterations, tolerance=how.tolerance, seed=(*seed, number))
+
+    nodes = cluster(int(how.linked**0.5), 0, None, None)
     used, inside = nodes.index_of_used()
-    parts = Lloyd(
-        clusters=most, progress=progress, may_be_empty=True, inside=inside, coarse=nodes.prototypes.rows[used], **given
-    ).run(None, seed=(*seed, 1), **lloyd)
+    parts = cluster(how.linked, 1, inside, nodes.prototypes.rows[used])
     used, of_row = parts.index_of_used()
     sums = torch.zeros(len(used), rows.dim, dtype=accumulator(rows.device), device=rows.device)
     for chunk in rows.chunks(rows.dim):

@@ -12,8 +12,18 @@ from hirl.hierarchy.levels import check_levels, levels_by_number
 Assignment: TypeAlias = Literal["stored", "step"]
 ClusteredFeatures: TypeAlias = Literal["bank", "pass"]
 Discrimination: TypeAlias = Literal["paths", "nodes"]
-START_SHARE = 0.1  # T₁ as a share of the epochs: a tenth wherever the paper gives both, but for MoCo v3
 EQ_4_WEIGHT = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HierarchyDefaults:
+    """What settings that are left open come to. Methods and encoders have defaults of their own."""
+
+    start_share: float = 0.1  # T₁ as a share of the epochs: a tenth wherever the paper gives both, but for MoCo v3
+    weight: float = EQ_4_WEIGHT
+    assign: Assignment = "stored"
+    features: ClusteredFeatures = "bank"
+    head_layers: int = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,28 +94,19 @@ class Hierarchy:
             return self
         return replace(self, start_epoch=max(min(1, self.start_epoch), self.start_epoch * to // epochs))
 
-    def resolve(
-        self,
-        N: int,
-        epochs: int,
-        *,
-        start_share: float = START_SHARE,
-        weight: float = EQ_4_WEIGHT,
-        assign: Assignment = "stored",
-        features: ClusteredFeatures = "bank",
-        head_layers: int = 2,
-    ) -> ResolvedHierarchy:
-        """The settings of a run of `epochs` epochs on N images. The keywords are the defaults of what is not given."""
+    def resolve(self, N: int, epochs: int, defaults: HierarchyDefaults = HierarchyDefaults()) -> ResolvedHierarchy:
+        """The settings of a run of `epochs` epochs on N images, with the defaults of what is not given."""
         given = {field.name: getattr(self, field.name) for field in fields(Hierarchy)}
-        head_layers = head_layers if self.head_layers is None else self.head_layers
-        first = max(1, int(epochs * start_share + 1e-9)) if start_share else 0
+        head_layers = defaults.head_layers if self.head_layers is None else self.head_layers
+        first = max(1, int(epochs * defaults.start_share + 1e-9)) if defaults.start_share else 0
+        features: ClusteredFeatures = "pass" if head_layers == 0 else defaults.features
         chosen = {
             "levels": tuple(levels_by_number(N)) if self.levels is None else check_levels(self.levels, N),
             "loss": ("nodes" if head_layers == 0 else "paths") if self.loss is None else self.loss,
             "start_epoch": first if self.start_epoch is None else self.start_epoch,
-            "weight": weight if self.weight is None else self.weight,
-            "assign": ("stored" if head_layers == 0 else assign) if self.assign is None else self.assign,
-            "features": ("pass" if head_layers == 0 else features) if self.features is None else self.features,
+            "weight": defaults.weight if self.weight is None else self.weight,
+            "assign": ("stored" if head_layers == 0 else defaults.assign) if self.assign is None else self.assign,
+            "features": features if self.features is None else self.features,
             "head_layers": head_layers,
             "rebuild": head_layers > 0 if self.rebuild is None else self.rebuild,
             "builder": POOLED_FEATURES if head_layers == 0 and self.builder == HierarchicalKMeans() else self.builder,

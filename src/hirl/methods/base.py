@@ -199,6 +199,10 @@ class Method(nn.Module, ABC):
         """The constructor's arguments and their values as plain data, which YAML preserves."""
         return {name: _plain(getattr(self, name)) for name in inspect.signature(type(self)).parameters}
 
+    def fresh(self) -> Method:
+        """The method before `build`, with the same arguments: its networks are made once."""
+        return type(self)(**self.arguments)
+
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and self.arguments == other.arguments
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hirl.data.sources.image_list import full_path
 from hirl.runs.checkpoint import load_checkpoint
-from hirl.runs.folder import RunFolder, differences
+from hirl.runs.folder import RunFolder
 from hirl.runs.images_file import OpenedImages, changed_images, read_images
 from hirl.runs.representations import TREE
 from hirl.runs.stored import is_complete
@@ -98,6 +98,20 @@ def _check_configuration(run: RunFolder, config: dict[str, Any], remedy: str = C
     changed = differences(old, new)
     if changed:
         raise ValueError(f"{str(run.folder)!r} holds a run of another configuration ({'; '.join(changed)}): {remedy}")
+
+
+def differences(old: Any, new: Any, name: str = "") -> list[str]:
+    """Where two configurations differ, each as `name: old → new`."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        keys = dict.fromkeys([*old, *new])
+        return [
+            line
+            for key in keys
+            for line in differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
+        ]
+    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
+        return [] if list(old) == list(new) else [f"{name}: {list(old)} → {list(new)}"]
+    return [] if old == new else [f"{name}: {old} → {new}"]
 
 
 def _same_place(run: RunFolder, old: Any, new: Any) -> bool:

@@ -278,20 +278,6 @@ class RunFolder:
             file.write("".join(f"{now}  {line}\n" for line in message.splitlines()))
 
 
-def differences(old: Any, new: Any, name: str = "") -> list[str]:
-    """Where two configurations differ, each as `name: old → new`."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = dict.fromkeys([*old, *new])
-        return [
-            line
-            for key in keys
-            for line in differences(old.get(key), new.get(key), f"{name}.{key}" if name else str(key))
-        ]
-    if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        return [] if list(old) == list(new) else [f"{name}: {list(old)} → {list(new)}"]
-    return [] if old == new else [f"{name}: {old} → {new}"]
-
-
 def versions(*more: str) -> dict[str, str]:
     """The installed versions of hirl and the libraries that its output depends on."""
     return {name: version(name) for name in (*LIBRARIES, *more)}

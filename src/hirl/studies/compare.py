@@ -31,7 +31,7 @@ from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.checks import check_sizes
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
-from hirl.train.settings import EPOCHS, hierarchy_defaults
+from hirl.train.resolve import EPOCHS, hierarchy_defaults
 
 
 def compare(
@@ -139,8 +139,7 @@ def _trained(
         more["fork_at"] = tuple(sorted({arm.start_epoch for arm in arms if arm is not None} - {0}))
     elif base is not None and fork_file(base, hierarchy.start_epoch) is not None:
         more["stage_one"] = base.folder
-    method = options["method"]
-    method = type(method)(**method.arguments)  # a method is built once
+    method = options["method"].fresh()
     return pretrain(data, **{**options, "method": method, "hierarchy": hierarchy, "out": place} | more)
 
 
@@ -210,7 +209,7 @@ def _resolved_arms(
     """HIRL's settings of every arm of a recipe, checked against the images before anything is trained."""
     hierarchy: Hierarchy = options["hierarchy"]
     epochs, defaults = options["epochs"], hierarchy_defaults(options["method"], options.get("unfreeze", 0))
-    own = hierarchy.resolve(len(images), epochs, **defaults)
+    own = hierarchy.resolve(len(images), epochs, defaults)
     resolved: dict[str, ResolvedHierarchy | None] = {}
     try:
         made = make_arms(own, arms, ablate, classes)
@@ -218,7 +217,7 @@ def _resolved_arms(
         raise ValueError(f"{recipe_name!r}: {error}") from error
     for arm, settings in made.items():
         try:
-            found = None if settings is None else settings.resolve(len(images), epochs, **defaults)
+            found = None if settings is None else settings.resolve(len(images), epochs, defaults)
             check_sizes(images, found, batch_size=options.get("batch_size"), epochs=epochs)
         except ValueError as error:
             raise ValueError(f"the arm {arm} of {recipe_name!r}: {error}") from error

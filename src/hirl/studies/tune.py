@@ -85,8 +85,7 @@ def tune(
     for name in next_arms(list(named), folder, lambda name: (folder / name / LOSSES).is_file()):
         sizes, paths = named[name]
         chosen = replace(hierarchy, levels=sizes, negatives=paths)
-        fresh = type(method)(**method.arguments)
-        run = pretrain(kept, fresh, chosen, out=folder / name, channels=channels, seed=seed, **options)
+        run = pretrain(kept, method.fresh(), chosen, out=folder / name, channels=channels, seed=seed, **options)
         losses[sizes, paths] = held_out_loss(run, type(method), held, seed, device=device)
         write_tables(folder, {"tuning": _table(losses)})
     for name, choice in named.items():  # those of other processes or an earlier call

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, Literal
 
 from hirl.config import find_class
 from hirl.data.sources.image_set import ImageSet
@@ -15,7 +15,7 @@ from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method
 from hirl.runs.folder import folder_name
 from hirl.train.defaults import USUAL, small_recipe
-from hirl.train.settings import Settings
+from hirl.train.settings import GivenSettings, Settings
 
 
 def find_method(method: Method | type[Method] | str | None) -> Method | type[Method]:
@@ -46,11 +46,18 @@ def as_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierarchy |
     return hierarchy
 
 
-def check_numbers(batch_size: int | None, accumulate: int, **others: int | None) -> None:
+def check_numbers(given: GivenSettings, *, keep_every: int, devices: int | Literal["auto"]) -> None:
     """Check what needs no look at the images. Losses compare the images of a batch, and networks halve their size."""
-    leasts = {"seed": 0, "keep_every": 0, "batch_size": 2, "image_size": 8}
-    for name, value in {"batch_size": batch_size, "accumulate": accumulate, **others}.items():
-        least = leasts.get(name, 1)
+    bounds = (
+        ("batch_size", given.batch_size, 2),
+        ("accumulate", given.accumulate, 1),
+        ("epochs", given.epochs, 1),
+        ("seed", given.seed, 0),
+        ("image_size", given.image_size, 8),
+        ("keep_every", keep_every, 0),
+        ("devices", None if devices == "auto" else devices, 1),
+    )
+    for name, value, least in bounds:
         if value is not None and value < least:
             raise ValueError(f"{name} is {value}, but must be at least {least}")
 
@@ -112,8 +119,8 @@ def check_sizes(images: ImageSet, hierarchy: ResolvedHierarchy | None, *, batch_
         )
 
 
-def default_run_folder(data: str, method: Method | type[Method], hierarchy: Hierarchy | None, seed: int) -> str:
-    """Return runs/DATA-METHOD-ARM-SEED."""
-    kind = type(method) if isinstance(method, Method) else method
-    arm = "base" if hierarchy is None else "hirl"
-    return f"runs/{folder_name(data)}-{kind.__name__.lower()}-{arm}-{seed}"
+def default_run_folder(name: str, given: GivenSettings) -> str:
+    """Return runs/DATA-METHOD-ARM-SEED for images of that name."""
+    kind = type(given.method) if isinstance(given.method, Method) else given.method
+    arm = "base" if given.hierarchy is None else "hirl"
+    return f"runs/{folder_name(name)}-{kind.__name__.lower()}-{arm}-{given.seed}"

@@ -5,47 +5,36 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from lightning_fabric import Fabric
 from torch import Tensor
 
 from hirl import ranks
-from hirl.data.loader import EvaluationLoader
 from hirl.features.forward_pass import collected_outputs
-from hirl.features.view_cache import PlainFeatures
 from hirl.hierarchy.clusters import TooFewDirections
-from hirl.hierarchy.paths import SemanticPaths
-from hirl.hierarchy.settings import ResolvedHierarchy
-from hirl.hierarchy.tree import PrototypeTree
-from hirl.methods.base import Method
 from hirl.runs import metrics
 from hirl.runs.representations import clustered_by
 from hirl.seeds import Stream, mix_seed
 from hirl.signals import Stopped
 from hirl.train.bank import Bank
 from hirl.train.diagnostics import bank_agreement
+from hirl.train.keeping import Store
 from hirl.train.observer import Observer
+from hirl.train.setup import RunParts
 
 
-@dataclass
 class EpochTrees:
-    """Builds the trees of a run over all of its readable images. `save_tree` is called on the first process only."""
+    """Builds the trees of a run with a hierarchy, over all of its readable images."""
 
-    fabric: Fabric
-    method: Method
-    paths: SemanticPaths
-    hierarchy: ResolvedHierarchy
-    loader: EvaluationLoader | PlainFeatures  # this process's share of all images, uncropped
-    N: int
-    seed: int
-    epochs: int
-    observer: Observer
-    save_tree: Callable[[PrototypeTree], None]
-    should_stop: Callable[[], bool]
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, fabric: Fabric, parts: RunParts, observer: Observer, store: Store, *, should_stop: Callable[[], bool]
+    ) -> None:
+        assert parts.hierarchy is not None
+        assert parts.paths is not None
+        self.hierarchy, self.paths, self.method = parts.hierarchy, parts.paths, parts.method
+        self.loader, self.N, self.seed, self.epochs = parts.evaluation_loader, parts.N, parts.seed, parts.plan.epochs
+        self.fabric, self.observer, self.store, self.should_stop = fabric, observer, store, should_stop
         self.ranks = ranks.world()
 
     def build(self, epoch: int, bank: Bank | None, step: int) -> None:
@@ -86,7 +75,7 @@ class EpochTrees:
             metrics.SECONDS_KMEANS.name: time.perf_counter() - embedded,
         }
         if self.fabric.is_global_zero:
-            self.save_tree(tree)
+            self.store.save_tree(tree)
         agreement = {}
         if bank is not None and not final:
             compared = time.perf_counter()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -19,13 +18,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from hirl import ranks
-from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.views.render import Batch
-from hirl.features.view_cache import PlainFeatures
-from hirl.hierarchy.paths import SemanticPaths
-from hirl.hierarchy.settings import ResolvedHierarchy
-from hirl.hierarchy.tree import PrototypeTree
-from hirl.methods.base import Method, Plan
 from hirl.runs import metrics
 from hirl.seeds import Stream, mix_seed
 from hirl.signals import Stopped
@@ -35,11 +28,12 @@ from hirl.train.feature_loader import FeatureLoader
 from hirl.train.finite_losses import FiniteLosses
 from hirl.train.fork import with_heads
 from hirl.train.joint import Joint, Losses, mean_losses
+from hirl.train.keeping import Store
 from hirl.train.loss_scale import LossScale
 from hirl.train.means import Means
 from hirl.train.observer import Observer, Rates
 from hirl.train.partners import partner_nodes
-from hirl.train.unfreezing import Unfreezing
+from hirl.train.setup import RunParts
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
 AT_ONCE = ("cpu",)  # devices on which a value can be read without a wait for the steps before it
@@ -47,72 +41,49 @@ SAMPLE_SIZE = 2048  # images per epoch whose z⁰ is checked for collapse
 DIAGNOSED = 8  # steps per epoch whose gradients are compared
 
 
-@dataclass
 class Loop:
-    """One run of Alg. 2. `fit` goes on from `step`, which `load_state_dict` may have set.
+    """One run of Alg. 2. `fit` goes on from `step`, which `load_state_dict` may have set."""
 
-    `save_state` and `save_tree` are called on the first process only.
-    """
-
-    fabric: Fabric
-    method: Method
-    paths: SemanticPaths | None
-    hierarchy: ResolvedHierarchy | None
-    plan: Plan
-    loader: Loader | FeatureLoader
-    evaluation_loader: EvaluationLoader | PlainFeatures  # this process's share of all images, uncropped
-    N: int
-    seed: int
-    observer: Observer
-    save_state: Callable[[dict[str, Any]], None]
-    save_tree: Callable[[PrototypeTree], None]
-    accumulate: int = 1
-    keep_bank: bool = False  # also for a baseline, for HIRL runs that start from its stage one
-    save_every: float = 600.0  # seconds
-    should_stop: Callable[[], bool] = lambda: False
-    unfreezing: Unfreezing | None = None
-    step: int = field(default=0, init=False)
-    finished: bool = field(default=False, init=False)  # whether the tree is that of the trained encoder
-    training_tree: dict[str, Tensor] = field(default_factory=dict, init=False)  # the last epoch's, once `finished`
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        parts: RunParts,
+        observer: Observer,
+        store: Store,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.fabric, self.observer, self.store, self.should_stop = fabric, observer, store, should_stop
+        self.method, self.paths, self.plan = parts.method, parts.paths, parts.plan
+        self.loader, self.seed, self.accumulate = parts.loader, parts.seed, parts.accumulate
+        self.unfreezing = parts.unfreezing
+        self.step = 0
+        self.finished = False  # whether the tree is that of the trained encoder
+        self.training_tree: dict[str, Tensor] = {}  # the last epoch's, once `finished`
         self.ranks = ranks.world()
-        self.joint = Joint(
-            self.method, self.paths, assign="stored" if self.hierarchy is None else self.hierarchy.assign
-        )
-        groups = [group | {"of": "method"} for group in self.method.param_groups(self.method)]
-        if self.paths is not None:
-            heads = self.method.param_groups(self.paths) if self.paths.head_layers else []
-            groups += [group | {"of": "heads"} for group in heads]
-        if self.unfreezing is not None:
-            groups = self.unfreezing.scaled(groups)
-        optimiser = self.method.optimiser(groups)
-        self.module, self.optimiser = self.fabric.setup(self.joint, optimiser)
-        self.loss_scale = LossScale(self.fabric, self.joint, optimiser)
+        hierarchy = parts.hierarchy
+        self.joint = Joint(self.method, self.paths, assign="stored" if hierarchy is None else hierarchy.assign)
+        optimiser = self.method.optimiser(self._groups())
+        self.module, self.optimiser = fabric.setup(self.joint, optimiser)
+        self.loss_scale = LossScale(fabric, self.joint, optimiser)
         self.bank = None
-        if self.keep_bank or (self.hierarchy is not None and self.hierarchy.features == "bank"):
-            momentum = 0.0 if self.hierarchy is None else self.hierarchy.bank_momentum
-            self.bank = Bank(self.N, self.method.dim, momentum=momentum)
+        if store.keeps_bank or (hierarchy is not None and hierarchy.features == "bank"):
+            momentum = 0.0 if hierarchy is None else hierarchy.bank_momentum
+            self.bank = Bank(parts.N, self.method.dim, momentum=momentum)
         self.trees = None
         if self.paths is not None:
-            assert self.hierarchy is not None
-            self.trees = EpochTrees(
-                self.fabric,
-                self.method,
-                self.paths,
-                self.hierarchy,
-                self.evaluation_loader,
-                N=self.N,
-                seed=self.seed,
-                epochs=self.plan.epochs,
-                observer=self.observer,
-                save_tree=self.save_tree,
-                should_stop=self.should_stop,
-            )
+            self.trees = EpochTrees(fabric, parts, observer, store, should_stop=should_stop)
         self._last_save = time.monotonic()
         self._means = Means()  # of this epoch so far
         self._sample: list[Tensor] = []  # z⁰ of some batches of this epoch
         self.losses = FiniteLosses(self.ranks)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """The optimiser's groups of parameters: those of the method, then those of HIRL's heads."""
+        groups = [group | {"of": "method"} for group in self.method.param_groups(self.method)]
+        if self.paths is not None and self.paths.head_layers:
+            groups += [group | {"of": "heads"} for group in self.method.param_groups(self.paths)]
+        return groups if self.unfreezing is None else self.unfreezing.scaled(groups)
 
     def fit(self) -> None:
         """Train to the end, saving the state after every epoch, and build the tree of the trained encoder."""
@@ -137,7 +108,7 @@ class Loop:
             self.finished = True
             self.save()
         elif self.fabric.is_global_zero and self.trees.paths.tree is not None:  # killed after the state was saved
-            self.save_tree(self.trees.paths.tree)
+            self.store.save_tree(self.trees.paths.tree)
 
     def fit_epoch(self) -> None:
         """Train the current epoch, or the rest of it; in stage two it begins with a new tree."""
@@ -259,7 +230,7 @@ class Loop:
         """
         if self.paths is not None and state["levels"] is None:  # of a baseline
             state = with_heads(state, self.state_dict())
-        if self.keep_bank and not state["bank"]:  # the run began without one: it cannot be made up
+        if self.store.keeps_bank and not state["bank"]:  # the run began without one: it cannot be made up
             self.bank = None
         self.joint.load_state_dict(state["joint"])
         self.optimiser.load_state_dict(state["optimiser"])
@@ -277,7 +248,7 @@ class Loop:
         if waits and self.step % SYNC_EVERY:  # processes agree by a message, so not after every step
             return
         stop = self._agreed(self.should_stop())
-        if stop or self._agreed(time.monotonic() - self._last_save > self.save_every):
+        if stop or self._agreed(time.monotonic() - self._last_save > self.store.save_every):
             self.save()
         if stop:
             raise Stopped
@@ -291,7 +262,7 @@ class Loop:
         self.losses.check()
         state = self.state_dict()  # on every process, since the bank is gathered
         if self.fabric.is_global_zero:
-            self.save_state(state)
+            self.store.save_state(state)
         self._last_save = time.monotonic()
 
 

@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_fabric import Fabric
 from torch import nn
 
 from hirl.data.sources.escape import one_line
-from hirl.data.sources.image_set import ImageSet
 from hirl.encoders.backbones import width
 from hirl.files import atomic_write
 from hirl.methods.base import Plan
-from hirl.run import Run
+from hirl.methods.foreign_state import ForeignState
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.train.finite_losses import NotFinite
+from hirl.train.job import Job
 from hirl.train.settings import Settings
 
 MANY_LEFT_OUT = 0.1  # share of the images
-
-
-def announce(fabric: Fabric, run: Run, message: str) -> None:
-    """Print a message and add it to the run's log, on the first process."""
-    if fabric.is_global_zero:
-        run.log(message)
-        print(message, flush=True)
 
 
 def resolved_settings(settings: Settings, plan: Plan) -> dict[str, Any]:
@@ -40,11 +32,21 @@ def resolved_settings(settings: Settings, plan: Plan) -> dict[str, Any]:
     return resolved
 
 
-def plan_summary(run: Run, images: ImageSet, settings: Settings, plan: Plan, start: int) -> str:
+def heads_summary(heads: ForeignState, settings: Settings) -> str:
+    """What else comes from the file that the encoder comes from, and what follows from it."""
+    kept = getattr(settings.method, "queue_length", None)
+    shorter = kept is not None and "queue" in heads.weights and kept < len(heads.weights["queue"])
+    text = f"heads come along: {heads.parts}{f', of which the newest {kept:,} are kept' if shorter else ''}"
+    if settings.hierarchy is None or settings.hierarchy.start_epoch:
+        return text
+    return f"{text}; z0 is trained already, so the first tree is built before the first epoch"
+
+
+def plan_summary(job: Job, plan: Plan, start: int) -> str:
     """Describe a run that starts, or continues at step `start`."""
-    method, hierarchy = settings.method, settings.hierarchy
+    images, method, hierarchy = job.data.images, job.settings.method, job.settings.hierarchy
     lines = [
-        f"{run.folder}: {type(method).__name__} on {len(images):,} images of {images.name}",
+        f"{job.run.folder}: {type(method).__name__} on {len(images):,} images of {images.name}",
         f"{plan.epochs} epochs of {plan.steps_per_epoch} steps; per step {plan.batch_size} images of "
         f"{plan.image_size} pixels",
         f"encoder {method.backbone}: {_size(method.encoder)}",
@@ -74,8 +76,9 @@ def _size(encoder: nn.Module) -> str:
     return f"{parameters} parameters{features}"
 
 
-def failure_message(error: NotFinite, run: Run, images: ImageSet, plan: Plan) -> str:
+def failure_message(error: NotFinite, job: Job, plan: Plan) -> str:
     """List the batch whose loss is not finite in failed_batch.txt, and return what the user should know and do."""
+    run, images = job.run, job.data.images
     listed = run.folder / "failed_batch.txt"
     with atomic_write(listed) as aside:
         lines = (f"{index}\t{one_line(images.path(index))}\n" for index in error.index.tolist())

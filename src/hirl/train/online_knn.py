@@ -13,12 +13,17 @@ from hirl.data.loader import EvaluationLoader
 from hirl.data.sources import in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import usual_name
+from hirl.data.views.render import is_batched
 from hirl.features.forward_pass import collected_outputs
-from hirl.features.view_cache import PlainFeatures
+from hirl.features.view_cache import PlainFeatures, cached_views
 from hirl.methods.base import Method, Plan
 from hirl.metrics.agreement import majority_share
 from hirl.metrics.knn import fitting_ks, knn_accuracy
 from hirl.runs.metrics import KNN_TRAIN, KNN_VAL, MAJORITY_TRAIN, MAJORITY_VAL
+from hirl.terminal.progress import progress_bars
+from hirl.train.feature_loader import FeatureLoader
+from hirl.train.job import Job
+from hirl.train.setup import RunParts
 
 QUERY_EVERY = 5  # without a val split, every fifth training image is a query and the others are the gallery
 MOST_IMAGES = 10_000  # of the gallery and the queries together
@@ -110,3 +115,31 @@ def open_val(data: Any, split: str | None, images: ImageSet) -> ImageSet | None:
         return None
     same = val.label_names == images.label_names and val.path(0) != images.path(0)
     return val if val.labels is not None and same else None
+
+
+def open_online_knn(job: Job, parts: RunParts, every: int) -> OnlineKnn | None:
+    """KNN of the run every so many epochs, on the val split of its data if there is one; None without labels."""
+    images, workers, size = job.data.images, job.data.workers, job.settings.image_size
+    normal, device = parts.loader.normalisation, job.fabric.device
+    if not every or images.labels is None:
+        return None
+
+    def every_nth(some: ImageSet, n: int) -> EvaluationLoader | PlainFeatures:  # dealt as to one of n ranks
+        mean, std = normal.mean, normal.std
+        if not isinstance(parts.loader, FeatureLoader):
+            # The val images may be where the training images, for which `workers` was given, are not.
+            own = None if is_batched(some) else workers
+            return EvaluationLoader(some, size=size, workers=own, world_size=n, mean=mean, std=std, device=device)
+        cached = parts.loader.cached
+        if some is not images:
+            assert job.start is not None
+            network, sha256 = job.start.encoder.network, job.start.encoder.sha256
+            with progress_bars() as progress:
+                cached = cached_views(
+                    network, sha256, some, None, 0,
+                    size=size, mean=mean, std=std, device=device, workers=workers, progress=progress,
+                )  # fmt: skip
+        return PlainFeatures(cached, device=device, world_size=n)
+
+    val = open_val(job.data.opened.data, job.settings.split, images)
+    return OnlineKnn(images, parts.method, parts.plan, val=val, every=every, open_loader=every_nth)

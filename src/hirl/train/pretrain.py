@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from typing import Any, Literal
 
-from hirl.config import to_plain
-from hirl.data.sources import Skipped, open_images
-from hirl.data.sources.image_list import full_path, path_of
-from hirl.data.sources.image_set import ImageSet
-from hirl.data.sources.images_in_memory import in_memory
 from hirl.encoders.encoder_file import load_encoder
 from hirl.encoders.last_blocks import Blocks
 from hirl.hierarchy.settings import Hierarchy
-from hirl.methods.base import Method, Plan
+from hirl.methods.base import Method
 from hirl.processes import Precision, launch
 from hirl.run import Run
-from hirl.runs.checkpoint import save_checkpoint
-from hirl.runs.continuing import state_to_fork
-from hirl.runs.images_file import OpenedImages
 from hirl.runs.stored import is_complete, write_encoder
 from hirl.signals import Stopped, stop_signals
 from hirl.train import checks, setup
-from hirl.train.feature_loader import FeatureLoader
 from hirl.train.finite_losses import NotFinite
-from hirl.train.fork import copy_reports, lost_forks
+from hirl.train.fork import lost_forks
+from hirl.train.job import Job
+from hirl.train.keeping import Keeping, RunStore
 from hirl.train.loop import Loop
 from hirl.train.memory import memory_advice
-from hirl.train.messages import announce, failure_message, plan_summary, resolved_settings
-from hirl.train.settings import Settings, default_neighbours, resolve
-from hirl.train.start import (
-    check_same_start,
-    compare_start,
-    find_start,
-    heads_summary,
-    open_heads,
-    open_start,
-    start_provenance,
-    write_start,
-)
+from hirl.train.messages import failure_message, heads_summary, plan_summary, resolved_settings
+from hirl.train.report import open_observer
+from hirl.train.resolve import resolve
+from hirl.train.resume import SharedFailure, adopt_stage_one, claim_folder, load_state, stage_one_state
+from hirl.train.settings import GivenSettings
+from hirl.train.setup import RunParts
+from hirl.train.start import check_same_start, open_start, write_start
+from hirl.train.start_and_adapted import compare_start
+from hirl.train.training_images import open_training_images
 
 
 def pretrain(
@@ -120,46 +109,13 @@ def pretrain(
         fork_at: Epochs after which a baseline keeps its state for HIRL runs to start from.
         wandb: Weights & Biases project to report to, in addition to metrics.jsonl and TensorBoard.
     """
-    # What is asked for, and the images
-    wanted, hierarchy = checks.find_method(method), checks.as_hierarchy(hierarchy)
-    numbers = {"epochs": epochs, "seed": seed, "image_size": image_size, "keep_every": keep_every}
-    checks.check_numbers(batch_size, accumulate, **numbers, devices=None if devices == "auto" else devices)
-    skipped = Skipped()
-    found = open_images(data, split=split, channels=channels)
-    images = in_memory(found, strict=strict, skipped=skipped)
-    source = OpenedImages(data, found, hashes=images.pixels is not None)
-    path = path_of(data)
-    data_name = os.fspath(data) if isinstance(data, str | os.PathLike) else images.name
-    run = Run(checks.default_run_folder(data_name, wanted, hierarchy, seed) if out is None else out)
-
-    # The encoder to start from, and the settings, resolved once; config.yaml keeps them
-    encoder = find_start(encoder, wanted, channels, run)
-    start = None if encoder is None else open_start(encoder, wanted, channels)
-    # A method that is only the default adapts the encoder of any file: heads are for whoever names the method.
-    heads = None if encoder is None or method is None else open_heads(encoder, wanted)
-    if start is not None:
-        mean, std = mean or start.mean, std or start.std
-    chosen, resolved, summary = resolve(
-        run,
-        images,
-        wanted,
-        hierarchy,
-        start,
-        heads,
+    given = GivenSettings(
+        data=data,
+        method=checks.find_method(method),
+        hierarchy=checks.as_hierarchy(hierarchy),
         epochs=epochs,
         batch_size=batch_size,
         image_size=image_size,
-        unfreeze=unfreeze,
-        accelerator=accelerator,
-        skipped=skipped,
-    )
-    settings = Settings(
-        data=data_name if path is None else full_path(path),
-        method=chosen.method,
-        hierarchy=resolved,
-        epochs=chosen.epochs,
-        batch_size=chosen.batch_size,
-        image_size=chosen.image_size,
         seed=seed,
         split=split,
         channels=channels,
@@ -169,147 +125,118 @@ def pretrain(
         accumulate=accumulate,
         encoder=encoder,
         cached_views=cached_views,
-        neighbours=default_neighbours(chosen.method, resolved) if neighbours is None else neighbours,
+        neighbours=neighbours,
         unfreeze=unfreeze,
     )
-    checks.check_settings(settings, images, stage_one=stage_one, fork_at=fork_at)
-
+    checks.check_numbers(given, keep_every=keep_every, devices=devices)
+    opened = open_training_images(given, workers=workers, strict=strict)
+    run = Run(checks.default_run_folder(opened.name, given) if out is None else out)
+    # A method that is only the default adapts the encoder of any file: heads are for whoever names the method.
+    start = open_start(given, run, heads=method is not None)
+    settings, summary = resolve(given, opened, start, run, accelerator)
+    checks.check_settings(settings, opened.images, stage_one=stage_one, fork_at=fork_at)
     fabric = launch(accelerator, devices=devices, nodes=nodes, precision=precision)
-    with setup.claim_folder(fabric, run, to_plain(settings), source) as state:
+    job = Job(fabric, run, settings, opened, start)
+
+    with claim_folder(job) as state:
         if missing := lost_forks(run, state, fork_at):
-            announce(fabric, run, f"warning: {missing}")
+            job.announce(f"warning: {missing}")
         if is_complete(run):
-            if start is not None and run.is_adapted and fabric.is_global_zero:
-                write_start(run, start, chosen.image_size, load_encoder(run.encoder_file)[0])
-            announce(fabric, run, f"{run.folder} is finished: all {settings.epochs} epochs are done")
+            _restore_start(job)
+            job.announce(f"{run.folder} is finished: all {settings.epochs} epochs are done")
             return run
         if summary:
-            announce(fabric, run, summary)
-        if start is not None:
-            origin = start_provenance(start, heads)
-            announce(fabric, run, f"starts from {start.name}: {origin}")
-            if heads is not None:
-                announce(fabric, run, heads_summary(heads, settings))
-            if fabric.is_global_zero:
-                run.add_start(origin)
-            if unfreeze and fabric.is_global_zero:
-                write_start(run, start, chosen.image_size)
-        parts = setup.build(
-            fabric,
-            settings,
-            images,
-            start=start,
-            heads=heads,
-            workers=workers,
-            strict=strict,
-            skipped=skipped,
-            compile_networks=compile,
-        )
-
-        # Continue from the last checkpoint, if there is one, or start from a baseline's stage one
+            job.announce(summary)
+        _announce_start(job)
+        parts = setup.build(fabric, settings, opened, start, compile_networks=compile)
         base = None if stage_one is None or state is not None else Run(stage_one)
-        if base is not None:
-            state = state_to_fork(base, to_plain(settings), source)
+        state = state if base is None else stage_one_state(job, base)
         first = 0 if state is None else int(state["step"])
-        if fabric.is_global_zero:
-            run.forget_after(first, final_tree=state is not None and state["finished"])
-            run.add_resolved(resolved_settings(settings, parts.plan))
-        announce(fabric, run, plan_summary(run, images, settings, parts.plan, first))
-        if (warning := setup.memory_warning(fabric, settings, parts, N=len(images))) is not None:
-            announce(fabric, run, f"warning: {warning}")
+        _begin(job, parts, first, final_tree=state is not None and state["finished"])
 
-        # Train
-        observed = setup.open_observer(
-            fabric,
-            run,
-            images,
-            settings,
-            parts,
-            first,
-            encoder=start,
-            data=data,
-            knn_every=knn_every,
-            workers=workers,
-            wandb=wandb,
-        )
+        keeping = Keeping(checkpoint_minutes=checkpoint_minutes, keep_every=keep_every, fork_at=fork_at)
+        observed = open_observer(job, parts, first, knn_every=knn_every, wandb=wandb)
         with observed as observer, stop_signals() as should_stop:
-            loop = Loop(
-                fabric=fabric,
-                method=settings.method,
-                paths=parts.paths,
-                hierarchy=settings.hierarchy,
-                plan=parts.plan,
-                loader=parts.loader,
-                evaluation_loader=parts.evaluation_loader,
-                N=len(images),
-                seed=seed,
-                observer=observer,
-                save_state=lambda state: _save(run, state, parts.plan, keep_every, fork_at),
-                save_tree=lambda tree: tree.save(run.tree_file),
-                accumulate=accumulate,
-                keep_bank=bool(fork_at),
-                save_every=checkpoint_minutes * 60,
-                should_stop=should_stop,
-                unfreezing=parts.unfreezing,
-            )
+            loop = Loop(fabric, parts, observer, RunStore(run, parts.plan, keeping), should_stop=should_stop)
             if state is not None:
-                setup.load_state(loop, state, run)
-            if start is not None and run.is_adapted:
-                weights = settings.method.encoder.state_dict()
-                check_same_start(run, start, weights)
-                if fabric.is_global_zero:
-                    write_start(run, start, chosen.image_size, weights)
+                load_state(job, loop, state)
+            _keep_start(job)
             if base is not None:
-                loop.save()  # before the reports, which are those of a run that has a state to continue from
-                if fabric.is_global_zero:
-                    copy_reports(base, run, first)
-                epoch = first // parts.plan.steps_per_epoch
-                announce(fabric, run, f"stage one up to epoch {epoch} is that of {base.folder}")
+                adopt_stage_one(job, loop, base)
             with memory_advice():
-                _fit(loop, run, images, skipped)
-            if fabric.is_global_zero:
-                write_encoder(run, settings.method, parts.loader.normalisation)
-                if start is not None and (chosen.method.is_adapted or unfreeze):
-                    cached = parts.loader.cached if isinstance(parts.loader, FeatureLoader) else None
-                    reading = {"mean": mean, "std": std, "device": fabric.device, "workers": workers, "strict": strict}
-                    announce(fabric, run, compare_start(run, settings, cached, images, start, **reading))
-                run.report({"step": parts.plan.steps, "epoch": parts.plan.epochs, "finished": True})
-                announce(fabric, run, f"Done. Inspect with: hirl show {run.folder}")
+                _fit(job, loop)
+            if job.is_first:
+                _finish(job, parts)
         fabric.barrier()
     return run
 
 
-def _fit(loop: Loop, run: Run, images: ImageSet, skipped: Skipped) -> None:
+def _announce_start(job: Job) -> None:
+    """Say where the weights come from that the run starts with, and keep them if they are to be trained."""
+    start, run, settings = job.start, job.run, job.settings
+    if start is None:
+        return
+    job.announce(f"starts from {start.encoder.name}: {start.provenance}")
+    if start.heads is not None:
+        job.announce(heads_summary(start.heads, settings))
+    if job.is_first:
+        run.add_start(start.provenance)
+        if settings.unfreeze:
+            write_start(run, start, settings.image_size)
+
+
+def _restore_start(job: Job) -> None:
+    """Write start.safetensors of a finished run again if it is missing or damaged."""
+    if job.start is not None and job.settings.method.is_adapted and job.is_first:
+        write_start(job.run, job.start, job.settings.image_size, load_encoder(job.run.encoder_file)[0])
+
+
+def _keep_start(job: Job) -> None:
+    """Check that the adapter, which may come from a checkpoint, stands on the start, and write start.safetensors."""
+    if job.start is None or not job.settings.method.is_adapted:
+        return
+    weights = job.settings.method.encoder.state_dict()
+    check_same_start(job.run, job.start, weights)
+    if job.is_first:
+        write_start(job.run, job.start, job.settings.image_size)
+
+
+def _begin(job: Job, parts: RunParts, first: int, *, final_tree: bool) -> None:
+    """Make the folder that of a run at step `first`, and say what comes; refuse what does not fit into memory."""
+    if job.is_first:
+        job.run.forget_after(first, final_tree=final_tree)
+        job.run.add_resolved(resolved_settings(job.settings, parts.plan))
+    job.announce(plan_summary(job, parts.plan, first))
+    if (warning := setup.memory_warning(job.fabric, job.settings, parts)) is not None:
+        job.announce(f"warning: {warning}")
+
+
+def _fit(job: Job, loop: Loop) -> None:
     """Train to the end. However training ends, the log says why and skipped.txt lists the unreadable images."""
+    run, skipped = job.run, job.data.skipped
     try:
         loop.fit()
     except NotFinite as error:
-        if not loop.fabric.is_global_zero:
-            raise setup.SharedFailure from error
-        message = failure_message(error, run, images, loop.plan)
+        if not job.is_first:
+            raise SharedFailure from error
+        message = failure_message(error, job, loop.plan)
         run.log(message)
-        raise setup.SharedFailure(message) from error
+        raise SharedFailure(message) from error
     except Stopped:
-        announce(loop.fabric, run, f"stopped at step {loop.step} of {loop.plan.steps}; the same command continues")
-        loop.fabric.barrier()  # whoever sees another process end may stop the first one
+        job.announce(f"stopped at step {loop.step} of {loop.plan.steps}; the same command continues")
+        job.fabric.barrier()  # whoever sees another process end may stop the first one
         raise
     finally:
-        if loop.fabric.is_global_zero and len(skipped):
+        if job.is_first and len(skipped):
             skipped.write(run.skipped_file)
-            announce(loop.fabric, run, f"warning: {skipped.summary(images.name)}; all are listed in {run.skipped_file}")
+            job.announce(f"warning: {skipped.summary(job.data.images.name)}; all are listed in {run.skipped_file}")
 
 
-def _save(run: Run, state: dict[str, Any], plan: Plan, keep_every: int, fork_at: Collection[int]) -> None:
-    """Write last.ckpt, and checkpoints that stay: after every `keep_every` epochs and after those of `fork_at`.
-
-    last.ckpt comes last: a run that is killed before it repeats the epoch and writes the others again.
-    """
-    epoch, rest = divmod(state["step"], plan.steps_per_epoch)
-    kept = {"epoch": keep_every and epoch % keep_every == 0, "fork": epoch in fork_at and state["bank"]}
-    for name, keep in kept.items():
-        if keep and not rest:
-            run.checkpoints_folder.mkdir(exist_ok=True)
-            save_checkpoint(run.checkpoints_folder / f"{name}-{epoch:04d}.ckpt", state)
-    save_checkpoint(run.checkpoint_file, state)
-    if not run.saved:
-        run.report({"step": state["step"], "epoch": state["step"] / plan.steps_per_epoch, "saved": True})
+def _finish(job: Job, parts: RunParts) -> None:
+    """Write the encoder, compare it with the start, and report the end."""
+    run = job.run
+    write_encoder(run, parts.method, parts.loader.normalisation)
+    if job.start is not None and (parts.method.is_adapted or job.settings.unfreeze):
+        job.announce(compare_start(job, job.start, parts))
+    run.report({"step": parts.plan.steps, "epoch": parts.plan.epochs, "finished": True})
+    job.announce(f"Done. Inspect with: hirl show {run.folder}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -19,10 +20,12 @@ from hirl.methods.base import Method, Plan
 from hirl.run import Run
 from hirl.runs.metrics import IMAGES_PER_SECOND, LOSS_IMAGE, LOSS_SPD, RECENT, SECONDS_EPOCH, WAITING_FOR_DATA
 from hirl.train.health import Health, check_loss, check_representations, check_tree
+from hirl.train.job import Job
 from hirl.train.machine import size_text, used_memory
 from hirl.train.means import Means
-from hirl.train.observer import Rates
-from hirl.train.online_knn import KnnAccuracy
+from hirl.train.observer import Observer, Rates, SilentObserver
+from hirl.train.online_knn import KnnAccuracy, open_online_knn
+from hirl.train.setup import RunParts
 from hirl.train.tree_figures import TreeFigures
 
 EVERY_SECONDS = 2.0  # between lines of metrics.jsonl; the bar moves with every line
@@ -232,3 +235,17 @@ def start_wandb(project: str, run: Run) -> Any:
             aside.write_text(uuid.uuid4().hex, encoding="utf-8")
     named = {"id": stored.read_text(encoding="utf-8"), "name": run.folder.name}
     return wandb.init(project=project, dir=str(run.folder), config=run.config, resume="allow", **named)
+
+
+@contextmanager
+def open_observer(job: Job, parts: RunParts, start: int, *, knn_every: int, wandb: str | None) -> Iterator[Observer]:
+    """Report from step `start` on, on the first process; the others are silent."""
+    if not job.is_first:
+        yield SilentObserver()
+        return
+    knn, known = open_online_knn(job, parts, knn_every), job.data.images.labels
+    labels = None if known is None else known[:, 0]
+    with Reporter(
+        job.run, parts.plan, method=parts.method, start=start, wandb=wandb, evaluate=knn, labels=labels
+    ) as reporter:
+        yield reporter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,23 +12,40 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 
-from hirl.data.sources import Skipped
 from hirl.data.sources.image_set import ImageSet
 from hirl.hierarchy.settings import Hierarchy
 from hirl.hierarchy.tree import PrototypeTree
-from hirl.processes import launch
+from hirl.methods.base import Method
+from hirl.processes import Precision, launch
+from hirl.runs.images_file import OpenedImages
 from hirl.signals import Stopped
+from hirl.train.keeping import Store
 from hirl.train.loop import Loop
 from hirl.train.memory import Need, estimate_need, memory_advice
 from hirl.train.observer import SilentObserver
-from hirl.train.settings import Settings, hierarchy_defaults
-from hirl.train.setup import RunParts, build
+from hirl.train.resolve import hierarchy_defaults
+from hirl.train.settings import Settings
+from hirl.train.setup import build
+from hirl.train.training_images import TrainingImages
 
 DATA, FORWARD, BACKWARD, SPD, UPDATE, REFRESH = "data", "forward", "backward", "HIRL's loss", "update", "refresh"
 REST = "rest"
 STAGES = (DATA, FORWARD, BACKWARD, SPD, UPDATE, REFRESH, REST)
 MANY = 1000  # epochs of the plan: more than are measured
 WARM_UP = 0.25  # of the time
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedRecipe:
+    """What is measured of a recipe, with nothing left open."""
+
+    method: Method
+    hierarchy: Hierarchy | None
+    epochs: int
+    batch_size: int
+    image_size: int
+    precision: Precision = "32-true"
+    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,93 +128,62 @@ class Stopwatch(SilentObserver):
         self._last = time.perf_counter()
 
 
-def make_loop(
-    options: Mapping[str, Any], images: ImageSet, hierarchy: Hierarchy | None, fabric: Fabric
-) -> tuple[Loop, Stopwatch, RunParts]:
-    """A loop that trains a recipe (`hirl.recipe`) on images and saves nothing; a stopwatch to watch it; its parts."""
-    method, N = options["method"], len(images)
+def make_loop(recipe: TimedRecipe, images: ImageSet, fabric: Fabric) -> tuple[Loop, Stopwatch]:
+    """A loop that trains a recipe on images and saves nothing, and a stopwatch to watch it."""
+    method, hierarchy = recipe.method.fresh(), recipe.hierarchy
     settings = Settings(
         data=images.name,
         method=method,
-        hierarchy=None if hierarchy is None else hierarchy.resolve(N, MANY, **hierarchy_defaults(method)),
+        hierarchy=None if hierarchy is None else hierarchy.resolve(len(images), MANY, hierarchy_defaults(method)),
         epochs=MANY,
-        batch_size=options["batch_size"],
-        image_size=options["image_size"],
+        batch_size=recipe.batch_size,
+        image_size=recipe.image_size,
         seed=0,
         split=None,
         channels=images.channels,
         mean=None,
         std=None,
-        precision=options["precision"],
+        precision=recipe.precision,
         accumulate=1,
         encoder=None,
         cached_views=2,
         neighbours=0.0,
         unfreeze=0,
     )
-    parts = build(
-        fabric,
-        settings,
-        images,
-        start=None,
-        heads=None,
-        workers=options["workers"],
-        strict=False,
-        skipped=Skipped(),
-        compile_networks=False,
-    )
+    opened = OpenedImages(images, images, hashes=False)
+    parts = build(fabric, settings, TrainingImages(images, opened, recipe.workers))
     watch = Stopwatch()
-    loop = Loop(
-        fabric=fabric,
-        method=method,
-        paths=parts.paths,
-        hierarchy=settings.hierarchy,
-        plan=parts.plan,
-        loader=parts.loader,
-        evaluation_loader=parts.evaluation_loader,
-        N=N,
-        seed=0,
-        observer=watch,
-        save_state=lambda _: None,
-        save_tree=lambda _: None,
-        should_stop=watch.is_over,
-    )
-    return loop, watch, parts
+    loop = Loop(fabric, parts, watch, Store(), should_stop=watch.is_over)
+    return loop, watch
 
 
-def measure_speed(
-    options: Mapping[str, Any],
-    images: ImageSet,
-    *,
-    seconds: float,
-    accelerator: str = "auto",
-) -> Speed:
+def measure_speed(recipe: TimedRecipe, images: ImageSet, *, seconds: float, accelerator: str = "auto") -> Speed:
     """Train a recipe for some seconds of steps, and report an epoch of stage two at that speed.
 
     The first tree, and the steps of a quarter of the time, warm up and do not count.
     """
-    fabric = launch(accelerator, precision=options["precision"])
-    hierarchy = replace(options["hierarchy"], start_epoch=0)
-    loop, watch, parts = make_loop(options, images, hierarchy, fabric)
+    fabric = launch(accelerator, precision=recipe.precision)
+    hierarchy = replace(recipe.hierarchy or Hierarchy(), start_epoch=0)
+    loop, watch = make_loop(replace(recipe, hierarchy=hierarchy), images, fabric)
     need = estimate_need(
         loop.method,
         loop.plan,
         images=loop.plan.batch_size,
         N=len(images),
-        workers=parts.loader.workers,
+        workers=loop.loader.workers,
         device=fabric.device.type,
-        mixed="mixed" in options["precision"],
+        mixed="mixed" in recipe.precision,
     )
     watch.watch(loop)  # after the estimate, which copies the method
     with memory_advice():
         _train(loop, watch, WARM_UP * seconds)
-        waited = parts.loader.waited
+        waited = loop.loader.waited
         trees = _train(loop, watch, (1 - WARM_UP) * seconds)
-    spent = {**watch.seconds, DATA: parts.loader.waited - waited}
+    spent = {**watch.seconds, DATA: loop.loader.waited - waited}
     spent[REST] = watch.stepping - sum(spent.values())
     epoch = {stage: spent.get(stage, 0.0) / watch.steps * loop.plan.steps_per_epoch for stage in STAGES}
     epoch[REFRESH] = sum(watch.built.values()) / trees
-    return Speed(epoch, loop.plan.steps_per_epoch * loop.plan.batch_size, parts.loader.workers, need)
+    return Speed(epoch, loop.plan.steps_per_epoch * loop.plan.batch_size, loop.loader.workers, need)
 
 
 def _train(loop: Loop, watch: Stopwatch, seconds: float) -> int:

@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from hirl.terminal.tables import Cells
 from hirl.train.machine import Machine, size_text
 from hirl.train.memory import WARN
 from hirl.train.report import duration_text
-from hirl.train.speed import DATA, REFRESH, SPD, STAGES, Speed
+from hirl.train.speed import DATA, REFRESH, SPD, STAGES, Speed, TimedRecipe
 
 MUCH_DATA = 0.25  # share of the time above which reading or making views is worth a look
 GAIN = 1.05  # images per second above which a setting is worth a change
 
-Options = Mapping[str, Any]  # of a recipe
 
-
-def variants(options: Options, speed: Speed, N: int) -> dict[str, dict[str, Any]]:
-    """Single changes of a recipe that may make it faster, or that one may want to pay for; by their option."""
-    batch, size = options["batch_size"], options["image_size"]
-    changes: dict[str, dict[str, Any]] = {}
+def variants(recipe: TimedRecipe, speed: Speed, N: int) -> dict[str, TimedRecipe]:
+    """A recipe with single changes that may make it faster, or that one may want to pay for; by their option."""
+    batch, size = recipe.batch_size, recipe.image_size
+    changed: dict[str, TimedRecipe] = {}
     for other in (batch // 2, batch * 2):
         if 2 <= other <= N:
-            changes[f"--batch_size {other}"] = {"batch_size": other}
-    if "img_size" not in (getattr(options["method"], "backbone_args", None) or {}):  # made for one size
-        changes[f"--image_size {size * 2}"] = {"image_size": size * 2}
-    if options["precision"] == "32-true":
-        changes["--precision bf16-mixed"] = {"precision": "bf16-mixed"}
+            changed[f"--batch_size {other}"] = replace(recipe, batch_size=other)
+    if "img_size" not in (getattr(recipe.method, "backbone_args", None) or {}):  # made for one size
+        changed[f"--image_size {size * 2}"] = replace(recipe, image_size=size * 2)
+    if recipe.precision == "32-true":
+        changed["--precision bf16-mixed"] = replace(recipe, precision="bf16-mixed")
     if speed.workers:
         for workers in sorted({max(1, speed.workers // 2), speed.workers * 2}):
-            changes[f"--workers {workers}"] = {"workers": workers}
-    return changes
+            changed[f"--workers {workers}"] = replace(recipe, workers=workers)
+    return changed
 
 
-def speed_table(speeds: Mapping[str, Speed], recipes: Mapping[str, Options], N: int) -> Cells:
+def speed_table(speeds: Mapping[str, Speed], recipes: Mapping[str, TimedRecipe], N: int) -> Cells:
     """A row per recipe: its speed, the share of each stage, its memory, and the time of all its epochs on N images."""
     cells: Cells = [["recipe", "images/s", *STAGES, "memory", "all epochs"]]
     for name, speed in speeds.items():
@@ -54,9 +52,9 @@ def variant_table(speed: Speed, changed: Mapping[str, Speed]) -> Cells:
     return cells
 
 
-def run_seconds(speed: Speed, options: Options, N: int) -> float:
+def run_seconds(speed: Speed, recipe: TimedRecipe, N: int) -> float:
     """Of a run of all epochs of a recipe on N images."""
-    return float(options["epochs"] * N / speed.images_per_second)
+    return float(recipe.epochs * N / speed.images_per_second)
 
 
 def fastest(speeds: Mapping[str, Speed]) -> str:
@@ -65,24 +63,24 @@ def fastest(speeds: Mapping[str, Speed]) -> str:
 
 def advice(
     speeds: Mapping[str, Speed],
-    recipes: Mapping[str, Options],
+    recipes: Mapping[str, TimedRecipe],
     changed: Mapping[str, Speed],
     machine: Machine,
     N: int,
 ) -> list[str]:
     """Sentences: which recipe, and whether another batch, image size, precision or number of workers would help."""
     name = fastest(speeds)
-    speed, options = speeds[name], recipes[name]
+    speed, recipe = speeds[name], recipes[name]
     lines = [
-        f"{name} is the fastest here: its {options['epochs']} epochs of {N:,} images take "
-        f"{duration_text(run_seconds(speed, options, N))}."
+        f"{name} is the fastest here: its {recipe.epochs} epochs of {N:,} images take "
+        f"{duration_text(run_seconds(speed, recipe, N))}."
     ]
     lines += _memory(speeds, machine)
-    lines += _batch(speed, options, changed)
+    lines += _batch(speed, recipe, changed)
     for option, other in changed.items():
         relative = other.images_per_second / speed.images_per_second
         if option.startswith("--image_size"):
-            lines.append(f"{option} costs {1 / relative:.1f} times the time of {options['image_size']} px.")
+            lines.append(f"{option} costs {1 / relative:.1f} times the time of {recipe.image_size} px.")
         if option.startswith("--precision"):
             faster = relative > GAIN
             lines.append(
@@ -104,7 +102,7 @@ def _memory(speeds: Mapping[str, Speed], machine: Machine) -> list[str]:
     return [f"{size_text(machine.free)} of memory are free, too little for {', '.join(tight)}: use a smaller batch."]
 
 
-def _batch(speed: Speed, options: Options, changed: Mapping[str, Speed]) -> list[str]:
+def _batch(speed: Speed, recipe: TimedRecipe, changed: Mapping[str, Speed]) -> list[str]:
     sizes = {option: one for option, one in changed.items() if option.startswith("--batch_size")}
     if not sizes:
         return []
@@ -112,7 +110,7 @@ def _batch(speed: Speed, options: Options, changed: Mapping[str, Speed]) -> list
     relative = sizes[best].images_per_second / speed.images_per_second
     if relative > GAIN:
         return [f"{best} is {relative:.2f} times as fast; scale --method.lr with it."]
-    return [f"--batch_size {options['batch_size']} is as good as half and twice of it."]
+    return [f"--batch_size {recipe.batch_size} is as good as half and twice of it."]
 
 
 def _data(speed: Speed, changed: Mapping[str, Speed]) -> list[str]:

@@ -7,18 +7,27 @@ and the AMI of K-means with as many clusters as classes. All are of training ima
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hirl.data.sources.image_set import Subset
+from hirl.encoders.encoder_file import network_hash
+from hirl.features.view_cache import cached_views
+from hirl.files import CHECKSUM, atomic_write
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.level_search import ClusterCount, measure_clusters
 from hirl.hierarchy.levels import levels_by_number
 from hirl.metrics.agreement import mutual_information
 from hirl.metrics.knn import fitting_ks, knn_accuracy
 from hirl.metrics.neighbours import nearest_rows
+from hirl.train.feature_loader import FeatureLoader
+from hirl.train.job import Job
+from hirl.train.setup import RunParts
+from hirl.train.start import Start, adaptation_view
 
 MOST_IMAGES = 2_000
 QUERY_EVERY = 5
@@ -26,6 +35,38 @@ NO_DIFFERENCE = 0.01  # below which a figure counts as unchanged: another seed c
 
 Sides = dict[str, tuple[float, float]]
 """By name of a figure, its value for the start and for the adapted encoder; all are the better the larger."""
+
+
+def compare_start(job: Job, start: Start, parts: RunParts) -> str:
+    """Measure the start and the trained encoder, write adaptation.json, and return what to print."""
+    settings, known = job.settings, job.data.images.labels
+    if isinstance(parts.loader, FeatureLoader):  # an adapter was trained on the start's features of views
+        cached = parts.loader.cached
+        index = spread_over(cached.readable.nonzero()[:, 0])
+        before = cached.rows[index, :2].float()  # (n, 2, width): the image and a view of it
+        after = adapted_rows(parts.method.encoder, before)
+    else:
+        index, before, after = _features_of_both(job, start)
+    levels = None if settings.hierarchy is None else settings.hierarchy.levels
+    sides = compare_with_start(before, after, None if known is None else known[index], levels, seed=settings.seed)
+    with atomic_write(job.run.adaptation_file, checksum=True) as aside:
+        aside.write_text(json.dumps({"checksum": CHECKSUM, **sides}, indent=1), encoding="utf-8")
+    return f"{comparison_text(sides)}\nThe start is {job.run.start_file}: any command takes it in place of the run."
+
+
+def _features_of_both(job: Job, start: Start) -> tuple[Tensor, Tensor, Tensor]:
+    """Some images (n,), and the features (n, 2, width) of each and of a view of it, by start and trained encoder."""
+    index = spread_over(torch.arange(len(job.data)))
+    size, some = job.settings.image_size, Subset(job.data.images, index)
+    trained = job.settings.method.encoder.eval()
+    networks = (start.encoder.network, start.encoder.sha256), (trained, network_hash(trained.state_dict()))
+    reading, device = job.data.reading(job.settings), job.fabric.device
+    start_rows, trained_rows = (
+        cached_views(network, sha256, some, adaptation_view(size), 1, size=size, device=device, **reading)
+        for network, sha256 in networks
+    )
+    readable = start_rows.readable
+    return index[readable], start_rows.rows[readable].float(), trained_rows.rows[readable].float()
 
 
 def spread_over(images: Tensor) -> Tensor:

@@ -1,0 +1,93 @@
+"""A run's folder, claimed for this process, and where its training begins: at the first step, or at a stored state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from hirl.config import to_plain
+from hirl.run import Run
+from hirl.runs.checkpoint import load_checkpoint
+from hirl.runs.continuing import state_to_continue, state_to_fork
+from hirl.runs.images_file import repair_images, write_images
+from hirl.runs.stored import has_tree, is_complete
+from hirl.train.fork import copy_reports
+from hirl.train.job import Job
+from hirl.train.loop import Loop
+from hirl.train.report import Reporter
+
+MISTAKE = 2  # the exit code of a command that a ValueError or OSError ends
+
+
+class SharedFailure(ValueError):  # noqa: N818
+    """A failure that every process raises at the same point; the first one's has the message."""
+
+
+@contextmanager
+def claim_folder(job: Job) -> Iterator[dict[str, Any] | None]:
+    """Lock the run folder on the first process, and yield the state to continue from; None if there is none.
+
+    A new run's configuration and list of images are written there; those of a run to continue must be the same. If the
+    folder is refused, or all processes fail with `SharedFailure`, the first one says why and the others end quietly.
+    """
+    fabric, run = job.fabric, job.run
+    if not job.is_first:
+        code = fabric.broadcast(0, src=0)
+        if code:
+            raise SystemExit(code)
+        try:
+            yield (
+                load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() and not is_complete(run) else None
+            )
+        except SharedFailure as error:
+            fabric.barrier()  # the first process has written all it has to: whoever sees this one end may stop it
+            raise SystemExit(MISTAKE) from error
+        return
+    with ExitStack() as held:
+        try:
+            held.enter_context(run.locked())
+            config, opened = to_plain(job.settings), job.data.opened
+            state = state_to_continue(run, config, opened)
+            run.begin(config)
+            if state is None and not run.finished:
+                write_images(run, opened)
+            elif (repaired := repair_images(run, opened)) is not None:
+                job.announce(repaired)
+        except Exception as error:
+            fabric.broadcast(MISTAKE if isinstance(error, (ValueError, OSError)) else 1, src=0)
+            raise
+        fabric.broadcast(0, src=0)
+        try:
+            yield state
+        except SharedFailure:
+            fabric.barrier()
+            raise
+
+
+def stage_one_state(job: Job, base: Run) -> dict[str, Any]:
+    """The state of the baseline that a HIRL run starts from in place of its own stage one."""
+    return state_to_fork(base, to_plain(job.settings), job.data.opened)
+
+
+def load_state(job: Job, loop: Loop, state: dict[str, Any]) -> None:
+    """Restore the state of a checkpoint, and write the tree in it to its file if that is missing or damaged."""
+    try:
+        loop.load_state_dict(state)
+    except (KeyError, RuntimeError, TypeError, ValueError, IndexError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{str(job.run.checkpoint_file)!r} does not fit this run: {reason}") from error
+    tree = None if loop.paths is None else loop.paths.tree
+    if tree is not None and isinstance(loop.observer, Reporter):
+        loop.observer.tree_figures.measure(tree)  # it has been reported; the next one is compared with it
+    if tree is not None and job.is_first and not has_tree(job.run):
+        job.announce(f"{job.run.tree_file} is missing or damaged: it has been written again from last.ckpt")
+        loop.store.save_tree(tree)
+
+
+def adopt_stage_one(job: Job, loop: Loop, base: Run) -> None:
+    """Make stage one of the baseline, whose state has been loaded, that of the run."""
+    loop.save()  # before the reports, which are those of a run that has a state to continue from
+    if job.is_first:
+        copy_reports(base, job.run, loop.step)
+    job.announce(f"stage one up to epoch {loop.step // loop.plan.steps_per_epoch} is that of {base.folder}")
