@@ -264,12 +264,8 @@ def _from_weights(
     found = read_checkpoint(path)
     args = dict(backbone_args or {})
     if backbone is None:
-        if found.network is None:
-            raise ValueError(
-                f"{str(path)!r} holds weights but not the name of their network: name it with backbone, e.g. resnet50"
-            )
-        backbone, inferred = found.network
-        args = inferred | args
+        network_found = found.complete_network(path)
+        backbone, args = network_found.name, network_found.args | args
     elif channels is not None and not backbone.startswith(TORCHVISION):
         args = {"in_chans": channels} | args
     with torch.random.fork_rng(devices=[]):
