@@ -1,4 +1,5 @@
-"""A catalogue of wrong command lines and API calls: each ends in one sentence that names the option or value.
+"""A catalogue of wrong command lines and API calls: each ends in one sentence that names the option or value, and
+leaves nothing behind.
 
 `{x}` stands for a path: flat (unlabelled images), classes (labelled, in parts), npz (labelled arrays), run (a finished
 run), yaml (a recipe), bad (a file that is not YAML), nothing (a path that does not exist).
@@ -325,6 +326,7 @@ def test_a_wrong_command_line_is_one_sentence(
     assert "\n" not in last
     assert LINES[line] in last
     assert len(last) < 600
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import fields
 from itertools import combinations
 from pathlib import Path
@@ -80,7 +80,7 @@ def _shown(value: Any) -> str:
     return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def next_arms(names: Sequence[str], folder: Path, is_done: Callable[[str], bool]) -> Iterator[str]:
+def next_arms(names: Sequence[str], folder: Path, is_done: Callable[[str], bool]) -> Generator[str]:
     """The arms to train, each held until the next is asked for: other processes that run the same command take others.
 
     The processes of one run train every arm together.

@@ -10,6 +10,7 @@ import hashlib
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -108,12 +109,13 @@ def compare(
         times[labels[name], arm, seed] = median_seconds(run)
 
     asked = hashlib.sha256(repr((tasks, evaluation_data, test_data)).encode()).hexdigest()[:8]
-    for place in next_arms(list(every), folder, lambda place: (folder / f".{place}.{asked}").exists()):
-        finish(place)
-        (folder / f".{place}.{asked}").touch()
-        known = {key: value for key, value in figures.items() if (key[0], BASE, key[2]) in figures}
-        if known:  # so that one can look at what there is
-            _write(folder, known, {key: times[key] for key in known}, list(seeds))
+    with closing(next_arms(list(every), folder, lambda place: (folder / f".{place}.{asked}").exists())) as places:
+        for place in places:
+            finish(place)
+            (folder / f".{place}.{asked}").touch()
+            known = {key: value for key, value in figures.items() if (key[0], BASE, key[2]) in figures}
+            if known:  # so that one can look at what there is
+                _write(folder, known, {key: times[key] for key in known}, list(seeds))
     order = [(labels[name], arm, seed) for name, arm, seed in every.values()]
     for place, key in zip(every, order, strict=True):  # those of other processes or an earlier call
         if key not in figures:

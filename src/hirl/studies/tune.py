@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -82,13 +83,14 @@ def tune(
     device = torch.device(read_machine(options.get("accelerator", "auto")).device)
     losses: dict[Choice, dict[str, float]] = {}
     named = {f"levels-{'-'.join(map(str, sizes))}-negatives-{paths}": (sizes, paths) for sizes, paths in choices}
-    for name in next_arms(list(named), folder, lambda name: (folder / name / LOSSES).is_file()):
-        sizes, paths = named[name]
-        chosen = replace(hierarchy, levels=sizes, negatives=paths)
-        fresh = type(method)(**method.arguments)
-        run = pretrain(kept, fresh, chosen, out=folder / name, channels=channels, seed=seed, **options)
-        losses[sizes, paths] = held_out_loss(run, type(method), held, seed, device=device)
-        write_tables(folder, {"tuning": _table(losses)})
+    with closing(next_arms(list(named), folder, lambda name: (folder / name / LOSSES).is_file())) as names:
+        for name in names:
+            sizes, paths = named[name]
+            chosen = replace(hierarchy, levels=sizes, negatives=paths)
+            fresh = type(method)(**method.arguments)
+            run = pretrain(kept, fresh, chosen, out=folder / name, channels=channels, seed=seed, **options)
+            losses[sizes, paths] = held_out_loss(run, type(method), held, seed, device=device)
+            write_tables(folder, {"tuning": _table(losses)})
     for name, choice in named.items():  # those of other processes or an earlier call
         if choice not in losses:
             losses[choice] = held_out_loss(Run(folder / name), type(method), held, seed, device=device)

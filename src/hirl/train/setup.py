@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from hirl.data.views.render import is_batched
 from hirl.encoders.backbones import width
 from hirl.features.open_encoder import Encoder
 from hirl.features.view_cache import PlainFeatures, cached_views
+from hirl.files import missing_folders, remove_empty
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.settings import ResolvedHierarchy
 from hirl.methods.base import Method, Plan
@@ -25,6 +28,7 @@ from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.continuing import state_to_continue
+from hirl.runs.folder import LOCK
 from hirl.runs.images_file import OpenedImages, repair_images, write_images
 from hirl.runs.stored import has_tree, is_complete
 from hirl.seeds import Stream, mix_seed
@@ -56,6 +60,7 @@ def claim_folder(
 
     A new run's configuration and list of images are written there; those of a run to continue must be the same. If the
     folder is refused, or all processes fail with `SharedFailure`, the first one says why and the others end quietly.
+    Nothing is left of a new run that is refused before it has trained.
     """
     if not fabric.is_global_zero:
         code = fabric.broadcast(0, src=0)
@@ -69,9 +74,11 @@ def claim_folder(
             fabric.barrier()  # the first process has written all it has to: whoever sees this one end may stop it
             raise SystemExit(MISTAKE) from error
         return
+    made = missing_folders(run.folder)
     with ExitStack() as held:
         try:
             held.enter_context(run.locked())
+            held.enter_context(_removed_if_refused(run, made))
             state = state_to_continue(run, config, opened)
             run.begin(config)
             if state is None and not run.finished:
@@ -87,6 +94,27 @@ def claim_folder(
         except SharedFailure:
             fabric.barrier()
             raise
+
+
+@contextmanager
+def _removed_if_refused(run: Run, made: Iterable[Path]) -> Iterator[None]:
+    """Empty the folder of a new run if it is refused before its first report, and remove those that were made for it.
+
+    The folder must be locked. `made`: from the run's own folder upwards
+    """
+    is_new = all(entry.name == LOCK for entry in run.folder.iterdir())
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        has_trained = run.checkpoint_file.exists() or run.skipped_file.exists() or any(run.metrics())
+        if is_new and not has_trained and not isinstance(error, SharedFailure):
+            for entry in run.folder.iterdir():
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+            remove_empty(made)
+        raise
 
 
 def load_state(loop: Loop, state: dict[str, Any], run: Run) -> None:
