@@ -25,7 +25,7 @@ from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
 from hirl.run import Run
 from hirl.runs.continuing import fork_file
 from hirl.runs.metrics import SECONDS_EPOCH
-from hirl.studies.arms import BASE, arm_folder, make_arms, next_arms
+from hirl.studies.arms import BASE, arm_folder, check_folder, make_arms, next_arms
 from hirl.studies.comparison_plot import write_plots
 from hirl.studies.comparison_tables import Figures, by_figure, numbers, pooled, running_time, side_by_side
 from hirl.terminal.tables import Cells, print_tables, write_tables
@@ -72,8 +72,7 @@ def compare(
     """
     _check(recipes, seeds, tasks, epochs, epochs_factor)
     folder = Path(out)
-    if folder.is_file():
-        raise ValueError(f"out is {str(folder)!r}, which is a file: name a folder")
+    check_folder(folder)
     images = Path(data).resolve() if isinstance(data, str | os.PathLike) else None
     if images is not None and images.is_dir() and folder.resolve().is_relative_to(images):
         raise ValueError(
@@ -161,6 +160,9 @@ def _check(
     epochs: int | None,
     epochs_factor: float,
 ) -> None:
+    for what, listed in (("recipes", recipes), ("tasks", tasks)):
+        if isinstance(listed, str):
+            raise ValueError(f"{what} is {listed!r}, but must be a list, such as [{listed!r}]")
     names = [task if isinstance(task, str) else task.name for task in tasks]
     for what, given in (("recipe", recipes), ("seed", seeds), ("task", names)):
         if not given:

@@ -122,8 +122,10 @@ def pretrain(
     """
     # What is asked for, and the images
     wanted, hierarchy = checks.find_method(method), checks.as_hierarchy(hierarchy)
-    numbers = {"epochs": epochs, "seed": seed, "image_size": image_size, "keep_every": keep_every}
-    checks.check_numbers(batch_size, accumulate, **numbers, devices=None if devices == "auto" else devices)
+    checks.check_numbers(epochs=epochs, batch_size=batch_size, image_size=image_size, seed=seed, accumulate=accumulate)
+    checks.check_numbers(nodes=nodes, devices=None if devices == "auto" else devices, workers=workers)
+    checks.check_numbers(knn_every=knn_every, keep_every=keep_every, checkpoint_minutes=checkpoint_minutes)
+    checks.check_choices(precision=precision, accelerator=accelerator)
     skipped = Skipped()
     found = open_images(data, split=split, channels=channels)
     images = in_memory(found, strict=strict, skipped=skipped)
