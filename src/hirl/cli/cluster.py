@@ -58,9 +58,9 @@ def cluster(config: Namespace) -> None:
     from hirl.hierarchy.tree import ABSENT
     from hirl.terminal.progress import progress_bars, tree_progress
 
+    check_new(config.out, overwrite=config.overwrite)
     if config.out.suffix != SUFFIX:
         raise ValueError(f"--out is {str(config.out)!r}, but must end in {SUFFIX}, the format of trees")
-    check_new(config.out, overwrite=config.overwrite)
     page = config.out.with_name(f"{config.out.stem}_page")
     if config.images is not None:
         check_page_folder(page)
