@@ -249,6 +249,9 @@ LINES: dict[str, str] = {
     "cluster {features} --out tree": "--out is 'tree', but must end in .safetensors",
     "cluster {features} --out t.safetensors --builder Nope": "one of HierarchicalKMeans, or package.module.Class",
     "cluster {other} --out t.safetensors": "other.pth' is not a file of features: these are a .npz or .parquet file",
+    "demo --images 3": "images is 3, but must be at least",
+    "demo --epochs 1": "epochs is 1, but must be at least 2: the first has no tree yet",
+    "demo --out {flat}/0.png": "0.png",
     # tree, search, sample, duplicates, tsne, export
     "tree {run} --tree {nothing}": "nothing",
     "tree {run} --names {nothing}": "there is no file of names",
