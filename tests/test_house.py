@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "freed_memory": set(),
     "seeds": set(),
-    "claims": set(),
+    "claims": {"files"},
     "ranks": set(),
     "signals": set(),
     "processes": {"ranks"},

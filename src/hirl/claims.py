@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from hirl.files import missing_folders, remove_empty
+
 BEAT = 10.0  # seconds between touches
 DEAD = 60.0  # seconds after the last one
 POLL = 2.0  # seconds between looks at tasks that others hold
@@ -31,18 +33,22 @@ def share_tasks(tasks: Sequence[str], folder: Path, is_done: Callable[[str], boo
         folder: Where claims are, as hidden files; made if it is missing.
         is_done: Whether a task's result is there.
     """
+    made = missing_folders(folder)
     folder.mkdir(parents=True, exist_ok=True)
     left, mine = list(tasks), set()
-    while left := [task for task in left if not (task in mine or is_done(task))]:
-        taken = False
-        for task in left:
-            with claim(folder / f".{task}.claim") as held:
-                if held and not is_done(task):
-                    taken = True
-                    mine.add(task)  # once: a caller that leaves no result would get it again for ever
-                    yield task
-        if not taken:
-            time.sleep(POLL)
+    try:
+        while left := [task for task in left if not (task in mine or is_done(task))]:
+            taken = False
+            for task in left:
+                with claim(folder / f".{task}.claim") as held:
+                    if held and not is_done(task):
+                        taken = True
+                        mine.add(task)  # once: a caller that leaves no result would get it again for ever
+                        yield task
+            if not taken:
+                time.sleep(POLL)
+    finally:
+        remove_empty(made)  # of a caller whose first task was refused
 
 
 @contextmanager

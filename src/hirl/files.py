@@ -14,8 +14,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 CHECKSUM = f"hirl-sha256:{'0' * 64}"
@@ -174,6 +174,18 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         for left_over in (aside, old):
             shutil.rmtree(left_over, ignore_errors=True)
+
+
+def missing_folders(folder: Path) -> list[Path]:
+    """The folder and those above it that do not exist, from itself upwards."""
+    return [one for one in (folder, *folder.parents) if not one.exists()]
+
+
+def remove_empty(folders: Iterable[Path]) -> None:
+    """Remove those of the folders, from the innermost on, in which there is nothing."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def cache_folder() -> Path:

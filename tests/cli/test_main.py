@@ -76,9 +76,9 @@ def test_cluster_passes_all_options_on(features: Path, tmp_path: Path) -> None:
 
 
 def test_cluster_takes_another_builder(features: Path, tmp_path: Path) -> None:
-    line = ["cluster", str(features), "--levels", "30,6", "--out", str(tmp_path / "tree"), "--overwrite"]
+    line = ["cluster", str(features), "--levels", "30,6", "--out", str(tmp_path / "t.safetensors"), "--overwrite"]
     assert main([*line, "--builder", "HierarchicalKMeans", "--builder.iterations", "3"]) == 0
-    assert PrototypeTree.load(tmp_path / "tree").levels == (30, 6)
+    assert PrototypeTree.load(tmp_path / "t.safetensors").levels == (30, 6)
     assert main([*line, "--builder", "HierarchicalKMeans", "--iterations", "3"]) == 2
 
 
@@ -90,7 +90,7 @@ def test_cluster_fits_levels_to_the_rows_and_says_so(features: Path, tmp_path: P
 
 
 def test_a_traceback_only_when_asked_for(tmp_path: Path) -> None:
-    args = ("cluster", tmp_path / "missing.npy", "--out", tmp_path / "tree")
+    args = ("cluster", tmp_path / "missing.npy", "--out", tmp_path / "tree.safetensors")
     assert "Traceback" not in hirl(*args).errors
     for debug in (("--debug", *args), (*args, "--debug")):
         shown = hirl(*debug)

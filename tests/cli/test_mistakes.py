@@ -1,4 +1,5 @@
-"""A catalogue of wrong command lines and API calls: each ends in one sentence that names the option or value.
+"""A catalogue of wrong command lines and API calls: each ends in one sentence that names the option or value, and
+leaves nothing behind.
 
 `{x}` stands for a path: flat (unlabelled images), classes (labelled, in parts), npz (labelled arrays), run (a finished
 run), yaml (a recipe), bad (a file that is not YAML), nothing (a path that does not exist).
@@ -115,6 +116,12 @@ LINES: dict[str, str] = {
     f"{MOCO} --accelerator tpu": "--accelerator",
     f"{MOCO} --accelerator cuda": "accelerator",
     f"{MOCO} --devices none": "--devices",
+    f"{MOCO} --nodes 0": "nodes is 0, but must be at least 1",
+    f"{MOCO} --knn_every -1": "knn_every is -1, but must be at least 0",
+    f"{MOCO} --checkpoint_minutes -1": "checkpoint_minutes is -1.0, but must be at least 0",
+    f"{MOCO} --checkpoint_minutes nan": "checkpoint_minutes is nan, but must be at least 0",
+    f"{MOCO} --stage_one {{nothing}}": "there is no run folder",
+    f"{MOCO} --method.bn_splits 3": "bn_splits is 3",
     f"{MOCO} --workers -1": "workers",
     f"{MOCO} --workers many": "--workers",
     f"{MOCO} --encoder {{nothing}}": "nothing",
@@ -152,7 +159,9 @@ LINES: dict[str, str] = {
     "evaluate random:resnet10t knn --data {npz} --knn.ks many": "knn.ks",
     "evaluate random:resnet10t knn --data {npz} --knn.k 5": "--knn.ks",
     "evaluate random:resnet10t knn --data {npz} --knn.ks 5 --knn.temperature 0": "temperature",
-    "evaluate random:resnet10t knn --data {npz} --device tpu": "tpu",
+    "evaluate random:resnet10t knn --data {npz} --device gpu": "device is 'gpu', but must be one that is here: cpu",
+    "evaluate random:resnet10t knn --data {npz} --workers -3": "workers is -3, but must be at least 0",
+    "evaluate random:resnet10t knn knn --data {npz}": "named twice",
     "evaluate random:resnet10t knn --data {npz} --seed -1": "seed",
     "evaluate random:resnet10t knn --data {npz} --backbone resnet18": "backbone",
     "evaluate resnet10t knn --data {npz} --weights {nothing}": "nothing",
@@ -167,6 +176,8 @@ LINES: dict[str, str] = {
     "evaluate random:resnet10t tree --data {npz} --tree.neighbours 0": "neighbours",
     "evaluate random:resnet10t tree --data {npz} --tree.levels 3 9": "levels",
     "evaluate {run} knn --image_size 64": "image_size",
+    "evaluate {run} detection": "set.npz' has no annotations: name a folder or file in COCO's format",
+    "evaluate {run} detection --data {flat}": "has no annotations of its split 'train'",
     "evaluate {run} knn --out {bad}": "bad.yaml",
     # embed, show, runs
     "embed": "subject",
@@ -175,7 +186,15 @@ LINES: dict[str, str] = {
     "embed {run} --out {nothing}/z.npz": "nothing",
     "embed {flat} --out z.npz": "flat",
     "embed {nothing} --out z.npz": "nothing",
+    "embed {run} --out z.npz --device cuda:7": "device is 'cuda:7', but must be one that is here: cpu",
+    "embed {run} --out z.npz --workers -2": "workers is -2, but must be at least 0",
+    "embed random:resnet10t --out z.npz --data {npz} --image_size 0": "image_size is 0, but must be at least 1",
+    "embed {run} --out z.npz --parts 3": "name a folder",
+    "embed {run} --out parts --parts 0": "--parts is 0, but must be a whole number of at least 1",
+    "embed {run} --out parts --parts 100": "parts is 100, but must be at least 1 and at most the 48 images",
     "show": "run",
+    "show {features}": "features.npy' is not a run folder",
+    "runs {features}": "there is no folder of runs",
     "show {nothing}": "nothing",
     "show {flat}": "flat",
     "runs {nothing}": "nothing",
@@ -200,6 +219,10 @@ LINES: dict[str, str] = {
     "compare {npz} {yaml} --ablate negatives=1,2": "negatives",
     "compare {npz} {yaml} --classes no.such.Class": "no.such.Class",
     "compare {npz} {yaml} --out {bad}": "bad.yaml",
+    "compare {npz} {yaml} --out {run}": "which is itself a run: name another folder",
+    "compare {npz} {yaml} --epochs_factor 2 --epochs 3": "give one of them",
+    "tune {npz} --config {yaml} --out {run}": "which is itself a run: name another folder",
+    "tune {npz} --config {yaml} --out {bad}": "which is a file: name a folder",
     "tune {npz} --config {yaml} --held_out 0": "held_out",
     "tune {npz} --config {yaml} --held_out 100000": "held_out",
     "tune {npz} --config {yaml} --levels 3,9": "levels",
@@ -222,6 +245,34 @@ LINES: dict[str, str] = {
     "cluster {features} --out t.safetensors --levels 3 9": "levels",
     "cluster {features} --out t.safetensors --levels 9000": "9000",
     "cluster {features} --out t.safetensors --restarts 0": "restarts",
+    "cluster {features} --out tree.txt": "--out is 'tree.txt', but must end in .safetensors",
+    "cluster {features} --out tree": "--out is 'tree', but must end in .safetensors",
+    "cluster {features} --out t.safetensors --builder Nope": "one of HierarchicalKMeans, or package.module.Class",
+    "cluster {other} --out t.safetensors": "other.pth' is not a file of features: these are a .npz or .parquet file",
+    "demo --images 3": "images is 3, but must be at least",
+    "demo --epochs 1": "epochs is 1, but must be at least 2: the first has no tree yet",
+    "demo --out {flat}/0.png": "0.png",
+    # tree, search, sample, duplicates, tsne, export
+    "tree {run} --tree {nothing}": "nothing",
+    "tree {run} --names {nothing}": "there is no file of names",
+    "tree {run} --node 1-1": "--node 1-1 says where a figure begins",
+    "tree {run} --figure f.doc": "one of .png, .svg, .pdf, not to 'f.doc'",
+    "tree {flat} --encoder random:resnet10t --levels 100 3": "levels (100, 3) ask for 100 clusters of only 6 rows",
+    "tree {flat} --encoder nonsense": "there is no run folder or file 'nonsense' here",
+    "search {run} {nothing}": "there is no image",
+    "search {features} {flat}/0.png": "a file of features cannot be searched",
+    "sample {run} --size 0": "--size is 0",
+    "sample {run} --pick best": "one of typical, spread, unsure",
+    "sample {run} --out s.doc": "one of .txt, .csv, .json, .parquet, not 's.doc'",
+    "sample {run} --tree {features}": "features.npy' is not a prototype tree",
+    "sample {run} --device gpu": "device is 'gpu', but must be one that is here: cpu",
+    "duplicates {run} --threshold 2": "threshold is 2.0, but must be a cosine, between -1 and 1",
+    "duplicates {features}": "does not name its images",
+    "tsne {run} --perplexity 0": "--perplexity is 0, but must be a number above 0",
+    "tsne {run} --algorithm pca": "--algorithm is pca, but must be one of tsne, umap",
+    "export {run} --to onnx": "--out is missing",
+    "export {run} --to tflite --out e.x": "--to is tflite, but must be one of onnx",
+    "export {run} --to onnx --out e.txt": "an export to onnx is a file named *.onnx, not 'e.txt'",
 }
 
 PATHS = torch.zeros(4, 8)
@@ -259,12 +310,36 @@ CALLS: dict[str, tuple[Callable[[dict[str, str]], Any], str]] = {
     "the tree of nothing": (lambda at: hirl.Run(at["nothing"]).tree, "there is no run folder '"),
     "the configuration of nothing": (lambda at: hirl.Run(at["nothing"]).config, "there is no run folder '"),
     "the configuration of a folder": (lambda at: hirl.Run(at["flat"]).config, "flat"),
+    "text for epochs": (lambda at: train(at, epochs="3"), "epochs is '3', but must be a whole number of at least 1"),
+    "half an epoch": (lambda at: train(at, epochs=2.5), "epochs is 2.5, but must be a whole number"),
+    "no seed": (lambda at: train(at, seed=None), "seed is None, but must be a whole number of at least 0"),
+    "text for workers": (lambda at: train(at, workers="4"), "workers is '4', but must be a whole number"),
+    "another precision": (lambda at: train(at, precision="16"), "precision is '16', but must be one of 32-true"),
+    "another accelerator": (
+        lambda at: train(at, accelerator="gpu"),
+        "accelerator is 'gpu', but must be one of auto, cpu",
+    ),
+    "other features": (lambda _: hirl.Hierarchy(features="cache"), "features is 'cache', but must be one of"),  # type: ignore[arg-type]
+    "another assignment": (lambda _: hirl.Hierarchy(assign="never"), "assign is 'never', but must be one of"),  # type: ignore[arg-type]
+    "a name of a builder": (lambda _: hirl.Hierarchy(builder="ward"), "builder is 'ward', but must be a tree"),  # type: ignore[arg-type]
+    "half a neighbour": (lambda at: hirl.evaluate(at["run"], hirl.evals.KNN(ks=(2.5,))), "each a whole number"),  # type: ignore[arg-type]
+    "a device by number": (lambda at: hirl.evaluate(at["run"], "knn", device=0), "device is 0, but must be"),  # type: ignore[arg-type]
+    "one recipe to compare": (
+        lambda at: hirl.compare(at["npz"], "small/dino"),
+        "recipes is 'small/dino', but must be a",
+    ),
+    "one task to compare": (lambda at: hirl.compare(at["npz"], [at["yaml"]], tasks="knn"), "tasks is 'knn', but must"),
+    "no method to tune": (lambda at: hirl.tune(at["npz"], None), "method is None, but must be a method"),  # type: ignore[arg-type]
     "Shapes of 3 pixels": (lambda _: hirl.data.Shapes(size=3), "3"),
 }
 
 
 def method() -> hirl.methods.MoCoV2:
     return hirl.methods.MoCoV2(backbone="resnet10t", dim=8, queue_length=16, bn_splits=2)
+
+
+def train(at: dict[str, str], **changes: Any) -> hirl.Run:
+    return hirl.pretrain(at["npz"], method(), **{"epochs": 2, "batch_size": 16, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -325,6 +400,7 @@ def test_a_wrong_command_line_is_one_sentence(
     assert "\n" not in last
     assert LINES[line] in last
     assert len(last) < 600
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -337,3 +413,4 @@ def test_a_wrong_call_is_a_value_error(
         wrong(at)
     assert expected in str(raised.value)
     assert "\n" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []

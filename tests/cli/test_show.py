@@ -29,6 +29,7 @@ LATER = [line(1, 4.1), recent(15, 5.0), recent(20, 4.0), line(2, 4.5, loss_spd=0
 
 
 def show(lines: list[dict[str, Any]], folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    folder.mkdir(exist_ok=True)
     options = dict.fromkeys(OPTIONS) | {"format": FORMAT, "epochs": 3}
     options["method"] = {"class_path": "hirl.methods.DINO", "init_args": {}}
     (folder / "config.yaml").write_text(yaml.safe_dump(options))
@@ -50,6 +51,23 @@ def test_losses_are_means_over_epochs(tmp_path: Path, capsys: pytest.CaptureFixt
 
 def test_the_first_epoch_is_shown_while_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "▁█ 0.1000 → 5.1000\n" in show(FIRST, tmp_path, capsys)
+
+
+def test_figures_that_are_not_numbers_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [line(1, 4.0), line(2, float("nan"), knn_val_level_0=float("nan")), line(3, float("inf"))]
+    assert "▁×× 4.0000 → inf\n" in show(lines, tmp_path, capsys)
+    assert "× NaN → NaN\n" in show([line(1, float("nan"))], tmp_path / "other", capsys)
+    assert main(["runs", str(tmp_path)]) == 0
+    assert "NaN" in capsys.readouterr().out
+
+
+def test_a_run_without_reports_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = show([], tmp_path, capsys)
+    assert "unfinished, epoch 0 of 3" in printed
+    assert "no figures yet\n" in printed
+    assert "last figures" not in printed
+    assert "files: none of a trained state yet\n" in printed
+    assert main(["show", str(tmp_path), "--page"]) == 0
 
 
 def test_course() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import timm
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from hirl.encoders.checkpoints import read_checkpoint
@@ -20,7 +20,7 @@ from hirl.features.open_encoder import open_encoder
 
 State = dict[str, Tensor]
 RESNET: dict[str, Any] = {"layers": [1, 1, 1, 1], "channels": [8, 8, 16, 16]}
-VIT: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 64, "depth": 2, "num_heads": 1}
+VIT: dict[str, Any] = {"img_size": 32, "patch_size": 8}
 
 
 def resnet(name: str = "resnet18") -> nn.Module:
@@ -28,7 +28,7 @@ def resnet(name: str = "resnet18") -> nn.Module:
 
 
 def vit(**more: Any) -> nn.Module:
-    return _trained(timm.create_model("vit_base_patch16_224", num_classes=0, **VIT | more))
+    return _trained(timm.create_model("vit_tiny_patch16_224", num_classes=0, **VIT | more))
 
 
 def _trained(network: nn.Module) -> nn.Module:
@@ -93,10 +93,11 @@ def dinov2(network: nn.Module) -> Any:
     """The class token has a position of its own in the project, and none in timm."""
     state = dict(network.state_dict()) | {"mask_token": torch.zeros(1, 64)}
     if "reg_token" in state:
-        own = torch.rand(1, 1, 64)
+        own = torch.rand(1, 1, 192)
         state["register_tokens"] = state.pop("reg_token")
         state["pos_embed"] = torch.cat([own, state["pos_embed"]], 1)
         state["cls_token"] = state["cls_token"] - own
+        network.get_parameter("cls_token").data = state["cls_token"] + own  # rounded alike
     return state
 
 
@@ -233,22 +234,92 @@ def test_hugging_face_folders(kind: str, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_networks_are_told_by_their_shapes(tmp_path: Path) -> None:
-    for name in ("resnet34", "resnet101", "vit_tiny_patch16_224"):
-        with torch.device("meta"):
-            state = timm.create_model(name, num_classes=0).state_dict()
-        torch.save(
-            {key: torch.zeros(()).expand(tensor.shape) for key, tensor in state.items()}, tmp_path / "weights.pth"
-        )
-        assert read_checkpoint(tmp_path / "weights.pth").network == (name, {})
+def save_shapes(name: str, file: Path, *, without: str = "", prefix: str = "", **args: Any) -> State:
+    """A file of a network's shapes, without the tensors whose names begin with `without`."""
     with torch.device("meta"):
-        small = timm.create_model("vit_small_patch16_224", num_classes=0, patch_size=8, num_heads=12)
-    state = under(
-        "module.base_encoder.", {key: torch.zeros(()).expand(t.shape) for key, t in small.state_dict().items()}
-    )
-    torch.save({"state_dict": state}, tmp_path / "weights.pth")
+        state = timm.create_model(name, num_classes=0, **args).state_dict()
+    kept = {
+        key: torch.zeros(()).expand(t.shape) for key, t in state.items() if not without or not key.startswith(without)
+    }
+    torch.save({"state_dict": under(prefix, kept)} if prefix else kept, file)
+    return kept
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet26", "resnet34", "resnet101", "resnet200", "vit_tiny_patch16_224", "vit_huge_patch14_224"]
+)
+def test_networks_are_told_by_their_shapes(name: str, tmp_path: Path) -> None:
+    save_shapes(name, tmp_path / "weights.pth")
+    assert read_checkpoint(tmp_path / "weights.pth").network == (name, {}, None)
+
+
+def test_a_layout_tells_the_attention_heads(tmp_path: Path) -> None:
+    args = {"patch_size": 8, "num_heads": 12}
+    save_shapes("vit_small_patch16_224", tmp_path / "weights.pth", prefix="module.base_encoder.", **args)
     found = read_checkpoint(tmp_path / "weights.pth").network
-    assert found == ("vit_small_patch16_224", {"num_heads": 12, "patch_size": 8})  # MoCo v3's ViT-S has 12 heads
+    assert found == ("vit_small_patch16_224", {"num_heads": 12, "patch_size": 8}, None)  # MoCo v3's ViT-S has 12 heads
+
+
+@pytest.mark.parametrize(
+    ("name", "without", "sentence"),
+    [
+        (
+            "resnet18",
+            "layer4.1.",
+            "a ResNet of 2, 2, 2 and 1 blocks per stage, .* nearest, resnet18, has 2, 2, 2 and 2",
+        ),
+        ("resnet50", "layer4.2.", "3, 4, 6 and 2 blocks per stage, .* the nearest, resnet50, has 3, 4, 6 and 3"),
+        ("resnet50", "layer4.", "3, 4, 6 and 0 blocks per stage, .* the nearest, resnet50, has 3, 4, 6 and 3"),
+        (
+            "vit_tiny_patch16_224",
+            "blocks.11.",
+            "width 192 with 11 blocks, .*, vit_tiny_patch16_224, has width 192 and 12",
+        ),
+        ("vit_tiny_patch16_224", "blocks.1", "width 192 with 9 blocks, .* has width 192 and 12 blocks"),
+    ],
+)
+def test_a_file_without_its_last_blocks_is_refused(name: str, without: str, sentence: str, tmp_path: Path) -> None:
+    """It would be a smaller network, which fits."""
+    file = tmp_path / "weights.pth"
+    save_shapes(name, file, without=without)
+    with pytest.raises(
+        ValueError, match=rf"weights.pth' holds .*{sentence}[^\n]*: restore the file if blocks are miss"
+    ):
+        open_encoder(file)
+    with pytest.raises(ValueError, match=rf"do not fit {name}: \d+ missing \({without}"):
+        open_encoder(file, backbone=name)
+    with pytest.raises(ValueError, match=rf"do not fit {name}: \d+ missing \({without}"):
+        open_encoder(name, weights=file)
+
+
+def test_a_network_of_another_depth_or_width_can_be_named(tmp_path: Path) -> None:
+    for name, args in {"resnet18": {"layers": [1, 2, 1, 1]}, "vit_tiny_patch16_224": VIT | {"embed_dim": 96}}.items():
+        network = _trained(timm.create_model(name, num_classes=0, **args))
+        torch.save(network.state_dict(), tmp_path / "weights.pth")
+        with pytest.raises(
+            ValueError, match=rf"if it is complete, name its network with backbone {name} and"
+        ) as raised:
+            open_encoder(tmp_path / "weights.pth")
+        options = json.loads(str(raised.value).rpartition("backbone_args ")[2])
+        if name == "vit_tiny_patch16_224":
+            assert options.pop("num_heads") == 1  # of 64 columns each, which is most usual; this one has 3
+        assert options == args
+        opened = open_encoder(tmp_path / "weights.pth", backbone=name, backbone_args=args)
+        assert all(torch.equal(opened.network.state_dict()[key], value) for key, value in network.state_dict().items())
+
+
+def test_a_hugging_face_folder_says_how_deep_its_network_is(tmp_path: Path) -> None:
+    import transformers
+
+    small = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+    transformers.ViTModel(transformers.ViTConfig(**small, intermediate_size=128)).save_pretrained(tmp_path)
+    open_encoder(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    kept = {name: tensor for name, tensor in state.items() if not name.startswith("encoder.layer.2.")}
+    assert len(kept) < len(state)
+    save_file(kept, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match=r"holds 2 blocks, but must have the 3 that its config.json says: restore"):
+        open_encoder(tmp_path)
 
 
 class Trap:

@@ -50,3 +50,11 @@ def test_it_says_where_the_page_is(tmp_path: Path) -> None:
     assert str(page / "index.html") in remote
     assert f"'{page}' ." in remote
     assert "file://" not in remote
+
+
+def test_pictures_of_a_larger_demo_are_not_taken_for_fewer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "pictures" / "train").mkdir(parents=True)
+    for number in range(200):
+        (tmp_path / "pictures" / "train" / f"{number}.png").touch()
+    assert main(["demo", "--images", "128", "--out", str(tmp_path)]) == 2
+    assert "images is 128, but" in capsys.readouterr().err

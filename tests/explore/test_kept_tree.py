@@ -71,11 +71,20 @@ def test_a_node_whose_images_are_gone_stays_empty(tmp_path: Path) -> None:
     assert f"1-{node}" in changes
 
 
-@pytest.mark.parametrize("change", ["anew", "other images", "other encoder", "broken list"])
+@pytest.mark.parametrize("damage", ["{", "one digit"])
+def test_a_damaged_list_is_named(tmp_path: Path, damage: str) -> None:
+    first, _ = kept_in(tmp_path, files(300), rows(300))
+    listed = tmp_path / "tree_images.json"
+    listed.write_text(listed.read_text().replace("0017.jpg", "9017.jpg") if damage == "one digit" else damage)
+    with pytest.warns(UserWarning, match="damaged.*; a new tree is built, without the names given to nodes"):
+        other, changes = kept_in(tmp_path, files(300), rows(300, seed=4))
+    assert changes == ""
+    assert other.identity != first.identity
+
+
+@pytest.mark.parametrize("change", ["anew", "other images", "other encoder"])
 def test_a_new_tree_is_built_when_the_old_one_does_not_fit(tmp_path: Path, change: str) -> None:
     first, _ = kept_in(tmp_path, files(300), rows(300))
-    if change == "broken list":
-        (tmp_path / "tree_images.json").write_text("{")
     if change == "other encoder":
         assert KeptTree.load(tmp_path, "another") is None
         return

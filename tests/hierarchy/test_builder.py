@@ -124,10 +124,10 @@ def test_the_command_line_takes_any_builder(
     (tmp_path / "own_builder.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
     np.save(tmp_path / "features.npy", features.numpy())
-    line = ["cluster", str(tmp_path / "features.npy"), "--levels", "10", "5", "--out", str(tmp_path / "tree")]
+    line = ["cluster", str(tmp_path / "features.npy"), "--levels", "10", "5", "--out", str(tmp_path / "t.safetensors")]
     line += ["--builder", "own_builder.Twice"]
     assert main([*line, "--iterations", "3"]) == 2
     assert "options of K-means" in capsys.readouterr().err
     assert main([*line, "--builder.iterations", "1", "--builder.restarts", "2"]) == 0
     expected = hierarchical_kmeans(features, (10, 5), iterations=1, restarts=2)
-    assert torch.equal(PrototypeTree.load(tmp_path / "tree").leaves, expected.leaves)
+    assert torch.equal(PrototypeTree.load(tmp_path / "t.safetensors").leaves, expected.leaves)

@@ -294,7 +294,7 @@ def check_files(case: Case, code: int, before: dict[str, bytes], after: dict[str
         written = ("results/", "features/")
     elif code == 0 and case.command == "resume":
         written = ("about.json", "encoder", "tree", "last.ckpt", "log.txt", "metrics", "images.tsv", "tensorboard/")
-        written += ("checkpoints/epoch-0003.ckpt",)
+        written += ("checkpoints/epoch-0003.ckpt", "adaptation.json", "start.safetensors")
     for name, content in before.items():
         if not name.startswith(written):
             assert after.get(name) == content, f"{name} has changed"

@@ -127,6 +127,10 @@ def test_a_run_killed_before_its_final_tree_gets_the_same_score(
     expected = held_out_loss(alone, DINO, held, seed=0)
     unfinished = Run(tmp_path / "killed")
     assert held_out_loss(unfinished, DINO, held, seed=0) == expected
+    text = (unfinished.folder / LOSSES).read_text()
+    (unfinished.folder / LOSSES).write_text(text.replace('"joint": ', '"joint": 1', 1))
+    with pytest.warns(UserWarning, match=r"losses.json' is damaged; the losses are computed again"):
+        assert held_out_loss(unfinished, DINO, held, seed=0) == expected
     (unfinished.folder / LOSSES).unlink()
     continued = pretrain(kept, small_dino(), HIERARCHY, out=tmp_path / "killed", **OPTIONS)
     assert held_out_loss(continued, DINO, held, seed=0) == expected

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from hirl.hierarchy.builder import TreeBuilder
 
 
+SUFFIX = ".safetensors"
+
+
 def cluster_options(parser: Parser) -> None:
     from hirl.features.feature_files import FEATURES
     from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 
     parser.add_argument("features", type=Path, help=f"One row per image: {FEATURES}, or a folder of its parts.")
-    parser.add_argument("--out", type=Path, required=True, help="The file to write the tree to, .safetensors.")
+    parser.add_argument("--out", type=Path, required=True, help=f"The file to write the tree to, {SUFFIX}.")
     parser.add_argument(
         "--levels", type=list[PositiveInt], help="Nodes per level, fine to coarse; by default chosen to fit N."
     )
@@ -56,6 +59,8 @@ def cluster(config: Namespace) -> None:
     from hirl.terminal.progress import progress_bars, tree_progress
 
     check_new(config.out, overwrite=config.overwrite)
+    if config.out.suffix != SUFFIX:
+        raise ValueError(f"--out is {str(config.out)!r}, but must end in {SUFFIX}, the format of trees")
     page = config.out.with_name(f"{config.out.stem}_page")
     if config.images is not None:
         check_page_folder(page)

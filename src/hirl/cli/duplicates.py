@@ -35,10 +35,12 @@ def options(parser: Parser) -> None:
 
 
 def run(config: Namespace) -> None:
-    from hirl.explore.duplicates import Kind, find_duplicates, measure_threshold
+    from hirl.explore.duplicates import Kind, check_threshold, find_duplicates, measure_threshold
     from hirl.explore.file_lists import KINDS, check_list, write_list
     from hirl.terminal.progress import progress_bars
 
+    if config.threshold is not None:
+        check_threshold(config.threshold)
     only_list = config.out is not None and config.out.suffix.lower() in KINDS
     if only_list:
         check_list(config.out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hirl.config.parser import Parser
 from hirl.runs.faults import find_faults
 from hirl.runs.folder import RunFolder
 from hirl.runs.metrics import METRICS, course
-from hirl.terminal.figures import Kind
+from hirl.terminal.figures import Kind, four_digits
 
 MARKS = ("config.yaml", "metrics.jsonl", "last.ckpt")  # a folder with any of them is a run, though it may be broken
 COLUMNS = tuple(dict.fromkeys(metric.column for metric in METRICS if metric.column is not None))
@@ -29,6 +30,8 @@ def runs_options(parser: Parser) -> None:
 def runs(config: Namespace) -> None:
     """Print a line per run below a folder."""
     folder = config.folder
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder of runs {str(folder)!r}")
     found = sorted({file.parent for name in MARKS for file in folder.glob(f"**/{name}")})
     if not found:
         raise ValueError(f"there is no run below {str(folder)!r}")
@@ -57,7 +60,8 @@ def _cell(lines: Sequence[dict[str, Any]], column: str) -> str:
     """The last value of the first metric of a column that the run has reported."""
     for metric in METRICS:
         if metric.column == column and (values := course(lines, metric)):
-            return f"{values[-1]:.1%}" if metric.kind is Kind.SHARE else f"{values[-1]:.4f}"
+            last = values[-1]
+            return f"{last:.1%}" if metric.kind is Kind.SHARE and not isnan(last) else four_digits(last)
     return ""
 
 

@@ -6,6 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,9 @@ from hirl.runs.faults import find_faults
 from hirl.runs.folder import RunFolder
 from hirl.runs.metrics import LOSS_IMAGE, LOSS_SPD, course, last_figures
 from hirl.runs.results import distinguishing_settings, list_results, tested_on
-from hirl.terminal.figures import format_figure, with_kinds
+from hirl.terminal.figures import format_figure, four_digits, with_kinds
 
-BLOCKS = "▁▂▃▄▅▆▇█"
+BLOCKS, NOT_FINITE = "▁▂▃▄▅▆▇█", "×"
 WIDTH = 60
 
 
@@ -67,30 +68,31 @@ def show_run(run: RunFolder) -> None:
         say(escape(f"broken: {', '.join(faults)}"), style="yellow")
     for loss in (LOSS_IMAGE, LOSS_SPD):
         if values := course(lines, loss):
-            shown = f"{loss.name:<12} {sparkline(values)} {values[0]:.4f} → {values[-1]:.4f}"
-            say(shown)
+            say(f"{loss.name:<12} {sparkline(values)} {' → '.join(map(four_digits, (values[0], values[-1])))}")
     say(escape(f"started from {run.started_from or 'nothing (random weights)'}"))
-    table = Table(title="last figures", title_justify="left", show_header=False)
-    for name, value in last_figures(lines).items():
-        table.add_row(escape(name), format_figure(value))
-    console.print(table)
+    if figures := last_figures(lines):
+        table = Table(title="last figures", title_justify="left", show_header=False)
+        for name, value in figures.items():
+            table.add_row(escape(name), format_figure(value))
+        console.print(table)
+    else:
+        say("no figures yet")
     if sides := run.adaptation:
         from hirl.train.start_and_adapted import comparison_text
 
         say(escape(comparison_text(sides)))
     if results := list_results(run.results_folder):
         console.print(_results_table(results))
-    present = [
-        file for file in (run.encoder_file, run.tree_file, run.checkpoint_file, run.skipped_file) if file.exists()
-    ]
+    files = (run.encoder_file, run.tree_file, run.checkpoint_file, run.start_file, run.adaptation_file)
+    present = [file for file in (*files, run.skipped_file) if file.exists()]
     present += sorted(run.checkpoints_folder.glob("*.ckpt"))
-    say("files: " + ", ".join(str(file.relative_to(run.folder)) for file in present))
+    say("files: " + (", ".join(str(file.relative_to(run.folder)) for file in present) or "none of a trained state yet"))
     if run.resolved:
         resolved = ", ".join(f"{name} {value}" for name, value in run.resolved.items())
         say(escape(f"resolved: {resolved}"))
     if started and {"versions", "command"} <= started[-1].keys():
         versions = ", ".join(f"{name} {number}" for name, number in started[-1]["versions"].items())
-        say(f"started {len(started)} time(s), last with {versions}")
+        say(f"started {'once' if len(started) == 1 else f'{len(started)} times, last'} with {versions}")
         say(escape("command: " + " ".join(started[-1]["command"])))
     say(escape(yaml.safe_dump(config, sort_keys=False, allow_unicode=True)))
 
@@ -110,13 +112,17 @@ def _results_table(results: dict[Path, dict[str, Any]]) -> Table:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Values as a row of blocks, the lowest value as the lowest block."""
+    """Values as a row of blocks, the lowest value as the lowest block; × for NaN and infinite ones."""
     if len(values) > WIDTH:
         edges = [round(place * len(values) / WIDTH) for place in range(WIDTH + 1)]
         values = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
-    low, high = min(values), max(values)
+    finite = [value for value in values if isfinite(value)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = (high - low) or 1.0
-    return "".join(BLOCKS[min(len(BLOCKS) - 1, int((value - low) / span * len(BLOCKS)))] for value in values)
+    return "".join(
+        BLOCKS[min(len(BLOCKS) - 1, int((value - low) / span * len(BLOCKS)))] if isfinite(value) else NOT_FINITE
+        for value in values
+    )
 
 
 SHOW = Command("show", "show a run as a page of text, or of curves", show_options, show)

@@ -42,7 +42,14 @@ def run(config: Namespace) -> None:
     import torch
 
     from hirl.explore.page import page_folder
-    from hirl.explore.tsne import choose_points, chosen_colouring, colourings, map_features, place_points
+    from hirl.explore.tsne import (
+        choose_points,
+        chosen_colouring,
+        colourings,
+        fitting_perplexity,
+        map_features,
+        place_points,
+    )
     from hirl.explore.tsne_figure import write_map_figure
     from hirl.explore.tsne_page import write_map_page
     from hirl.terminal.progress import progress_bars
@@ -55,6 +62,9 @@ def run(config: Namespace) -> None:
     collections = [first] if config.against is None else [first, _other(config, first)]
     classes, per_class, seed = config.classes, config.per_class, config.seed
     points = choose_points(first, classes=classes, per_class=per_class, points=config.points, seed=seed)
+    fitting = fitting_perplexity(config.perplexity, len(points))
+    if config.algorithm == "tsne" and 1 < fitting < config.perplexity:
+        print(f"Perplexity {fitting:.3g} in place of {config.perplexity:g}: at most a third of the other images")
     panels = []
     for collection in collections:
         features = map_features(collection, config.level)[points]

@@ -62,7 +62,9 @@ def find_class(
     kind = next((kind for kind in classes if is_named(path, kind)), None)
     if kind is None and "." not in path:
         if path not in known:
-            raise ValueError(f"there is no {noun} {path!r}: choose one of {', '.join(known)}")
+            raise ValueError(
+                f"there is no {noun} {path!r}: choose one of {', '.join(known)}, or package.module.Class for your own"
+            )
         kind = known[path]
     elif kind is None:
         if file is not None and is_elsewhere(path):

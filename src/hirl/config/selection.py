@@ -89,7 +89,7 @@ class Selection:
         try:
             return find_class(named, slot.base, what=key)
         except ValueError as error:
-            if not slot.optional or len(known_classes(slot.base)) > 1:
+            if not slot.optional or inspect.isabstract(slot.base) or len(known_classes(slot.base)) > 1:
                 raise
             raise ValueError(
                 f"--{key} is {named}, but takes null alone, for none; its settings are the options --{key}.NAME"

@@ -69,8 +69,7 @@ class _Batches:
         self.skipped = Skipped() if skipped is None else skipped
         self.waited = 0.0  # seconds the caller has waited for batches, over all epochs
         self.workers = default_workers(renderer.images) if workers is None else workers
-        if self.workers < 0:
-            raise ValueError(f"workers is {workers}, but must be at least 0; leave it out for the default.")
+        check_workers(self.workers)
         if self.workers and is_batched(renderer.images) and renderer.device.type != "cpu":
             raise ValueError(
                 f"workers is {workers}, but views of small images in memory are made on {renderer.device} itself: "
@@ -110,6 +109,12 @@ class _Batches:
         for bad in piece.bad:
             self.skipped.add(bad)
         return replace(piece, groups=[upload(group, self._renderer.device) for group in piece.groups])
+
+
+def check_workers(workers: int | None) -> None:
+    """Raise a ValueError unless so many processes can read images; None is the default."""
+    if workers is not None and workers < 0:
+        raise ValueError(f"workers is {workers}, but must be at least 0; leave it out for the default.")
 
 
 def default_workers(images: ImageSet) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hirl.encoders.encoder_file import KEYS_SHOWN, Weights, load_content
 from hirl.encoders.layouts import CLASSIFIERS, LAYOUTS, Layout
-from hirl.encoders.network_shape import infer_network
+from hirl.encoders.network_shape import Depth, InferredNetwork, infer_network
 from hirl.encoders.weights_source import ImageFormat, Interpolation, Provenance
 
 WRAPPERS = ("module.", "_orig_mod.")  # of parallel training and of torch.compile
@@ -30,10 +30,23 @@ class ForeignEncoder(NamedTuple):
 
     weights: Weights  # by timm's names
     heads: Weights  # what was left out on purpose, by the project's names
-    network: tuple[str, dict[str, Any]] | None
+    network: InferredNetwork | None
     provenance: Provenance
     format: ImageFormat | None
     norm_eps: float | None = None  # of layer norms, where it is not timm's
+
+    def complete_network(self, file: Path) -> InferredNetwork:
+        """The network, or a ValueError if it is not known or may be a part of another one."""
+        if self.network is None:
+            raise ValueError(
+                f"{str(file)!r} holds weights but not the name of their network: name it with backbone, e.g. resnet50"
+            )
+        if self.network.doubt is not None:
+            raise ValueError(
+                f"{str(file)!r} {self.network.doubt}: restore the file if blocks are missing; if it is complete, name "
+                f"its network with {self.network.options}"
+            )
+        return self.network
 
 
 def is_hugging_face_folder(path: Path) -> bool:
@@ -89,11 +102,14 @@ def _found(path: Path, tensors: Weights, layout: Layout) -> ForeignEncoder:
     without = ", ".join(f"{name} ({count} tensors)" for name, count in sorted(left_out.items()))
     labels = True if layout.labels is None and any(re.match(CLASSIFIERS, name) for name in heads) else layout.labels
     attention, form, eps = layout.attention, layout.format, None
+    depth: Depth | None = None
     if path.is_dir():
         config, form = _json(path / HF_FILES[0]), _hugging_face_format(path)
         attention = {config["hidden_size"]: config["num_attention_heads"]} if "num_attention_heads" in config else {}
         eps = config.get("layer_norm_eps")
-    network = infer_network(weights, attention=attention)
+        blocks = config.get("depths", config.get("num_hidden_layers"))
+        depth = None if blocks is None else tuple(blocks) if isinstance(blocks, list) else (blocks,)
+    network = infer_network(weights, attention=attention, depth=depth)
     return ForeignEncoder(weights, heads, network, Provenance(source, None, labels, left_out=without), form, eps)
 
 

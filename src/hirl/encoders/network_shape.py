@@ -1,35 +1,79 @@
-"""Which timm network a state dict belongs to, told from the names and shapes of its tensors."""
+"""Which timm network a state dict belongs to, told from the names and shapes of its tensors.
+
+Names and shapes do not tell whether blocks are missing, nor how many attention heads there are: a network is taken for
+complete only if its depth is that of a published one, or what its source says.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from hirl.encoders.encoder_file import Weights
 
-RESNETS: dict[str, dict[tuple[int, ...], str]] = {  # by block, the blocks per stage
+Depth = tuple[int, ...]  # blocks per stage; a transformer has one stage
+RESNETS: dict[str, dict[Depth, str]] = {  # by block
     "basic": {(2, 2, 2, 2): "resnet18", (3, 4, 6, 3): "resnet34"},
-    "bottleneck": {(3, 4, 6, 3): "resnet50", (3, 4, 23, 3): "resnet101", (3, 8, 36, 3): "resnet152"},
+    "bottleneck": {
+        (3, 4, 6, 3): "resnet50",
+        (2, 2, 2, 2): "resnet26",
+        (3, 4, 23, 3): "resnet101",
+        (3, 8, 36, 3): "resnet152",
+        (3, 24, 36, 3): "resnet200",
+    },
 }
+ONE_EACH = (1, 1, 1, 1)  # ResNet-10 and -14, which timm has with another stem only
 CHANNELS = [64, 128, 256, 512]
-VITS = {192: ("tiny", 12), 384: ("small", 12), 768: ("base", 12), 1024: ("large", 24)}  # by width: name and depth
-HEAD_WIDTH = 64
 
 
-def infer_network(weights: Weights, *, attention: dict[int, int]) -> tuple[str, dict[str, Any]] | None:
-    """The name and arguments of the network; None for one that is neither a ResNet nor a plain vision transformer.
+class Transformer(NamedTuple):
+    """A published vision transformer, which its width identifies."""
 
-    attention: heads by width, where they are not of 64 columns each
+    name: str
+    depth: int
+    heads: int
+    patch: int = 16
+
+
+VITS = {
+    192: Transformer("vit_tiny_patch16_224", 12, 3),
+    384: Transformer("vit_small_patch16_224", 12, 6),
+    768: Transformer("vit_base_patch16_224", 12, 12),
+    1024: Transformer("vit_large_patch16_224", 24, 16),
+    1280: Transformer("vit_huge_patch14_224", 32, 16, 14),
+}
+HEAD_WIDTH = 64  # of most transformers
+
+
+class InferredNetwork(NamedTuple):
+    """A timm network. `doubt`: why the tensors may be a part of it, or of another one; None if they are all of it."""
+
+    name: str
+    args: dict[str, Any]
+    doubt: str | None = None
+
+    @property
+    def options(self) -> str:
+        """How to name this network where an encoder is opened."""
+        return f"backbone {self.name}" + (f" and backbone_args {json.dumps(self.args)}" if self.args else "")
+
+
+def infer_network(weights: Weights, *, attention: dict[int, int], depth: Depth | None = None) -> InferredNetwork | None:
+    """The network of the weights; None for one that is neither a ResNet nor a plain vision transformer.
+
+    attention: heads by width, where they are not those of the published transformer
+    depth: as the source of the weights says, if it does
     """
     if {"conv1.weight", "layer1.0.conv1.weight"} <= weights.keys():
-        return _resnet(weights)
+        return _resnet(weights, depth)
     if "patch_embed.proj.weight" in weights and "pos_embed" in weights:
-        return _transformer(weights, attention)
+        return _transformer(weights, attention, depth)
     return None
 
 
-def _resnet(weights: Weights) -> tuple[str, dict[str, Any]]:
+def _resnet(weights: Weights, depth: Depth | None) -> InferredNetwork:
     stages = range(1, 5)
     blocks = tuple(_count(rf"layer{stage}\.(\d+)\.", weights) for stage in stages)
     # Either tensor tells the channels, so that a file which lacks the other is refused by its name.
@@ -39,21 +83,28 @@ def _resnet(weights: Weights) -> tuple[str, dict[str, Any]]:
     args: dict[str, Any] = {} if blocks in known else {"layers": list(blocks)}
     args |= {} if channels == CHANNELS else {"channels": channels}
     args |= _in_chans(weights["conv1.weight"].shape[1])
-    return known.get(blocks, next(iter(known.values()))), args
+    doubt = None if depth is None else _lacking(blocks, depth)
+    if depth is None and blocks not in {*known, ONE_EACH}:
+        nearest = min(known, key=lambda one: sum(abs(a - b) for a, b in zip(one, blocks, strict=True)))
+        doubt = (
+            f"holds a ResNet of {_listed(blocks)} blocks per stage, which no published one has; the nearest, "
+            f"{known[nearest]}, has {_listed(nearest)}"
+        )
+    return InferredNetwork(known.get(blocks, next(iter(known.values()))), args, doubt)
 
 
-def _transformer(weights: Weights, attention: dict[int, int]) -> tuple[str, dict[str, Any]]:
+def _transformer(weights: Weights, attention: dict[int, int], depth: Depth | None) -> InferredNetwork:
     dim, channels, patch, _ = weights["patch_embed.proj.weight"].shape
-    depth = _count(r"blocks\.(\d+)\.", weights)
-    heads = attention.get(dim, max(1, dim // HEAD_WIDTH))
+    blocks = _count(r"blocks\.(\d+)\.", weights)
+    wide = min(VITS, key=lambda one: abs(one - dim))
+    known = VITS[wide]
+    heads = attention.get(dim, known.heads if dim == wide else max(1, dim // HEAD_WIDTH))
     has_class, registers = "cls_token" in weights, weights.get("reg_token")
     places = weights["pos_embed"].shape[1]
     size = patch * isqrt(places - (has_class and registers is None))
-    name, usual_depth = VITS.get(dim, VITS[768])
-    wide = dim if dim in VITS else 768
-    usual = {"embed_dim": wide, "depth": usual_depth, "num_heads": wide // HEAD_WIDTH}
-    usual |= {"patch_size": 16, "img_size": 224}
-    found = {"embed_dim": dim, "depth": depth, "num_heads": heads, "patch_size": patch, "img_size": size}
+    usual = {"embed_dim": wide, "depth": known.depth, "num_heads": known.heads}
+    usual |= {"patch_size": known.patch, "img_size": 224}
+    found = {"embed_dim": dim, "depth": blocks, "num_heads": heads, "patch_size": patch, "img_size": size}
     args: dict[str, Any] = {key: value for key, value in found.items() if value != usual[key]}
     if "blocks.0.ls1.gamma" in weights:
         args["init_values"] = 1e-5
@@ -61,7 +112,24 @@ def _transformer(weights: Weights, attention: dict[int, int]) -> tuple[str, dict
         args |= {"reg_tokens": registers.shape[1], "no_embed_class": True}
     if not has_class:
         args |= {"class_token": False, "global_pool": "avg"}
-    return f"vit_{name}_patch16_224", args | _in_chans(channels)
+    doubt = None if depth is None else _lacking((blocks,), depth)
+    if depth is None and (dim, blocks) != (wide, known.depth):
+        doubt = (
+            f"holds a vision transformer of width {dim} with {blocks} blocks, which no published one has; the nearest, "
+            f"{known.name}, has width {wide} and {known.depth} blocks"
+        )
+    return InferredNetwork(known.name, args | _in_chans(channels), doubt)
+
+
+def _lacking(blocks: Depth, depth: Depth) -> str | None:
+    if blocks == depth:
+        return None
+    return f"holds {_listed(blocks)} blocks, but must have the {_listed(depth)} that its config.json says"
+
+
+def _listed(numbers: Depth) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _in_chans(channels: int) -> dict[str, Any]:

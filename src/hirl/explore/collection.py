@@ -32,6 +32,7 @@ from hirl.features.feature_cache import FeatureCache
 from hirl.features.feature_files import check_row_count, images_of_paths, read_features
 from hirl.features.image_request import ImageRequest, request_images
 from hirl.features.open_encoder import Encoder, find_device, open_encoder
+from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.folder import RunFolder
@@ -145,6 +146,7 @@ def open_collection(
                 opened,
                 request,
                 folder,
+                levels=levels,
                 method=method,
                 trained_on=data is None and split is None,
                 device=find_device(device),
@@ -207,6 +209,7 @@ def _encode(
     request: ImageRequest,
     folder: Path,
     *,
+    levels: Sequence[int] | None,
     method: str | type[Method] | None,
     trained_on: bool,
     device: torch.device,
@@ -217,6 +220,8 @@ def _encode(
     with warnings.catch_warnings():  # the collection itself reports what it leaves out
         warnings.filterwarnings("ignore", message=".*could not be read")
         images = request.train()
+        if levels is not None:  # before the work
+            check_levels(levels, len(images))
         preprocessing = preprocessing_for(encoder, images, device=device, workers=workers)
         if encoder.provenance is not None and progress is not no_progress:
             print(describe(encoder, preprocessing))

@@ -52,7 +52,11 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
     options = recipe(RECIPE)
     if images < options["batch_size"]:
         raise ValueError(f"images is {images}, but must be at least {options['batch_size']}, the size of a batch")
+    if epochs is not None and epochs < 2:
+        raise ValueError(f"epochs is {epochs}, but must be at least 2: the first has no tree yet")
     pictures, page = out / "pictures", out / "tree"
+    if (there := sum(1 for _ in (pictures / "train").rglob("*.png"))) > images:
+        raise ValueError(f"images is {images:,}, but {str(pictures)!r} has {there:,} already: name another --out")
     out.mkdir(parents=True, exist_ok=True)
     check_page_folder(page)
     say(f"1/5  Drawing {images:,} pictures of 48 kinds, 12 families and 4 kingdoms. Training uses no labels.")

@@ -64,13 +64,18 @@ class Copies:
     copies: tuple[Copy, ...]
 
 
+def check_threshold(threshold: float) -> None:
+    """Raise a ValueError unless it is a cosine. Call it before the work of computing features."""
+    if not -1 <= threshold <= 1:
+        raise ValueError(f"threshold is {threshold}, but must be a cosine, between -1 and 1")
+
+
 def find_duplicates(collection: Collection, threshold: float, *, progress: Progress = no_progress) -> list[Copies]:
     """Groups of copies, the largest first. Kept is an image in colour, then that with most pixels, bytes, or the first.
 
     Every image of a group repeats the kept one itself, not only another copy.
     """
-    if not -1 <= threshold <= 1:
-        raise ValueError(f"threshold is {threshold}, but must be a cosine, between -1 and 1")
+    check_threshold(threshold)
     images = collection.images
     same_bytes = _same_bytes(images)
     firsts = [image for image in range(len(collection)) if same_bytes.get(image, image) == image]

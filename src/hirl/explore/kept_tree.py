@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hirl.files import atomic_write
+from hirl.files import CHECKSUM, Damaged, atomic_write, verify
 from hirl.hierarchy.path_steps import update_tree
 from hirl.hierarchy.tree import PrototypeTree
 
@@ -45,20 +46,26 @@ class KeptTree:
 
     @classmethod
     def load(cls, folder: Path, encoder: str) -> KeptTree | None:
-        """The tree kept in a folder; None if there is none, or it is of another encoder's features."""
+        """The tree kept in a folder; None if there is none, it is damaged, or it is of another encoder's features."""
+        file = folder / IMAGES
         try:
-            found = json.loads((folder / IMAGES).read_text(encoding="utf-8"))
+            verify(file)
+            found = json.loads(file.read_text(encoding="utf-8"))
             tree = PrototypeTree.load(folder / TREE)
             kept = cls(tree, tuple(found["files"]), found["encoder"], found["id"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            named = str(error) if isinstance(error, Damaged) else f"the tree in {str(folder)!r} is damaged"
+            warnings.warn(f"{named}; a new tree is built, without the names given to nodes", stacklevel=4)
             return None
         return kept if kept.encoder == encoder and len(kept.files) == len(tree.leaves) else None
 
     def save(self, folder: Path) -> None:
-        about = {"id": self.identity, "encoder": self.encoder, "files": self.files}
+        about = {"checksum": CHECKSUM, "id": self.identity, "encoder": self.encoder, "files": self.files}
         (folder / IMAGES).unlink(missing_ok=True)  # without its list, a tree is not taken for that of other images
         self.tree.save(folder / TREE)
-        with atomic_write(folder / IMAGES) as aside:
+        with atomic_write(folder / IMAGES, checksum=True) as aside:
             aside.write_text(json.dumps(about), encoding="utf-8")
 
 

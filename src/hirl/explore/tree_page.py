@@ -114,6 +114,8 @@ def _rank_within(nodes: Tensor, typical: Tensor) -> Tensor:
 def read_names(file: Path, tree: PrototypeTree | str) -> dict[str, str]:
     """Names of nodes that the page exported as JSON; a ValueError where they belong to another tree (or its id)."""
     own = tree if isinstance(tree, str) else tree_id(tree)
+    if not file.is_file():
+        raise ValueError(f"there is no file of names {str(file)!r}")
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         names = {str(node): str(name) for node, name in found["names"].items()}

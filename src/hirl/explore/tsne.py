@@ -88,6 +88,11 @@ def _compact(key: str, name: str, groups: Sequence[str], of: Tensor) -> Colourin
     return Colouring(key, name, [groups[group] for group in present.tolist()], numbers)
 
 
+def fitting_perplexity(perplexity: float, images: int) -> float:
+    """The perplexity, as far as so many images allow: three times as many neighbours are looked at."""
+    return min(perplexity, (images - 1) / 3)
+
+
 def place_points(
     features: Tensor, *, algorithm: Algorithm = "tsne", perplexity: float = 30.0, seed: int = 0
 ) -> np.ndarray:
@@ -106,7 +111,7 @@ def place_points(
     elif algorithm == "tsne":
         from sklearn.manifold import TSNE
 
-        fitting = min(perplexity, (len(unit) - 1) / 3)
+        fitting = fitting_perplexity(perplexity, len(unit))
         placed = TSNE(perplexity=fitting, init="pca", learning_rate="auto", random_state=seed).fit_transform(unit)
     else:
         raise ValueError(f"algorithm is {algorithm!r}, but must be one of tsne, umap")

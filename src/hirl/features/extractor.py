@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl import ranks
-from hirl.data.loader import EvaluationLoader, normalisation
+from hirl.data.loader import EvaluationLoader, check_workers, normalisation
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import ImageSet
@@ -80,6 +80,9 @@ def preprocessing_for(
 ) -> Preprocessing:
     """What is given, where the encoder allows it; else what the encoder was trained with; else the size of small images
     or 224, and ImageNet's normalisation."""
+    check_workers(workers)
+    if image_size is not None and image_size < 1:
+        raise ValueError(f"image_size is {image_size}, but must be at least 1; leave it out for the default")
     size = image_size or encoder.size_for(images.default_size)
     normal = normalisation(images, encoder.mean or _tuple(mean), encoder.std or _tuple(std))
     form = encoder.format

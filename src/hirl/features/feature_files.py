@@ -51,11 +51,13 @@ def read_features(path: Path) -> Arrays:
     """The arrays of a file by name; a .npy file is read as `features`. Rows are checked to be of one number."""
     if not path.is_file():
         raise ValueError(f"there is no file {str(path)!r}: features are {FEATURES}")
+    if path.suffix.lower() not in FORMATS:
+        raise ValueError(f"{str(path)!r} is not a file of features: these are {FEATURES}")
     try:
         verify(path)
     except Damaged as error:
         raise ValueError(f"{error}; write it again with hirl embed") from error
-    arrays = FORMATS.get(path.suffix.lower(), FORMATS[".npy"]).read(path)
+    arrays = FORMATS[path.suffix.lower()].read(path)
     if "features" not in arrays and "z0" not in arrays:
         names = ", ".join(arrays) or "nothing"
         raise ValueError(f"{str(path)!r} holds {names}, but neither features nor z0 as `hirl embed` writes them")

@@ -177,10 +177,11 @@ def find_device(name: str | None) -> torch.device:
     """The named device, checked; by default a GPU if there is one, else the CPU."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ValueError(f"there is no device {name!r} here: {str(error).strip().splitlines()[0]}") from error
+    found = ["cpu", *(f"cuda:{place}" for place in range(torch.cuda.device_count()))]
+    found += ["mps"] if torch.backends.mps.is_available() else []
+    if name not in {*found, *(one.partition(":")[0] for one in found)}:
+        raise ValueError(f"device is {name!r}, but must be one that is here: {', '.join(found)}")
+    return torch.device(name)
 
 
 def _refuse(options: dict[str, Any], reason: str) -> None:
@@ -264,12 +265,8 @@ def _from_weights(
     found = read_checkpoint(path)
     args = dict(backbone_args or {})
     if backbone is None:
-        if found.network is None:
-            raise ValueError(
-                f"{str(path)!r} holds weights but not the name of their network: name it with backbone, e.g. resnet50"
-            )
-        backbone, inferred = found.network
-        args = inferred | args
+        network_found = found.complete_network(path)
+        backbone, args = network_found.name, network_found.args | args
     elif channels is not None and not backbone.startswith(TORCHVISION):
         args = {"in_chans": channels} | args
     with torch.random.fork_rng(devices=[]):

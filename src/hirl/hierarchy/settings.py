@@ -79,8 +79,12 @@ class Hierarchy:
             raise ValueError(f"weight is {self.weight}, but must be a number of at least 0")
         if self.negatives is not None and self.negatives < 1:
             raise ValueError(f"negatives is {self.negatives}, but must be at least 1, or null for all")
-        if self.loss is not None and self.loss not in get_args(Discrimination):
-            raise ValueError(f"loss is {self.loss!r}, but must be one of {', '.join(get_args(Discrimination))}")
+        for name, choices in {"loss": Discrimination, "features": ClusteredFeatures, "assign": Assignment}.items():
+            value = getattr(self, name)
+            if value is not None and value not in get_args(choices):
+                raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(get_args(choices))}")
+        if not isinstance(self.builder, TreeBuilder):
+            raise ValueError(f"builder is {self.builder!r}, but must be a tree builder such as HierarchicalKMeans()")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature is {self.temperature}, but must be a number above 0")
         if not 0 <= self.bank_momentum < 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -56,7 +57,7 @@ def fitting_ks(N: int) -> tuple[int, ...]:
 
 
 def check_knn(ks: Sequence[int], temperature: float, N: int) -> None:
-    if not ks or min(ks) < 1:
+    if not ks or not all(isinstance(k, SupportsIndex) and k >= 1 for k in ks):
         raise ValueError(f"ks are {tuple(ks)}, but there must be at least one, each a whole number of at least 1")
     if max(ks) > N:
         raise ValueError(f"K is {max(ks)}, but must be at most the number of training images, {N:,}")

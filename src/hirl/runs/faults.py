@@ -27,6 +27,10 @@ def find_faults(run: RunFolder) -> list[str]:
     damaged_lines = read_reports(run.metrics_file)[1]
     lines = "1 line of metrics.jsonl is" if damaged_lines == 1 else f"{damaged_lines} lines of metrics.jsonl are"
     faults += [f"{lines} damaged"] if damaged_lines else []
+    compared = run.adaptation_file.is_file() or not (run.is_adapted or config["unfreeze"])  # what comes before the end
+    has_ended = found["encoder.safetensors"].is_file() and compared
+    if (has_ended and not run.finished) or (found["last.ckpt"].is_file() and not run.saved):
+        faults.append("metrics.jsonl lacks its last reports")
     lost = {run.about_file: run.saved and not run.starts()}
     lost[run.adaptation_file] = run.finished and run.is_adapted and run.adaptation is None
     faults += [

@@ -30,6 +30,7 @@ OPTIONS = (
     "precision", "accumulate", "encoder", "cached_views", "neighbours",
 )  # fmt: skip
 SINCE: dict[str, Any] = {"unfreeze": 0}  # options that runs of earlier versions lack, with what these versions did
+LOCK = ".lock"
 LIBRARIES = ("hirl", "torch", "torchvision", "timm", "lightning-fabric", "numpy")
 
 
@@ -231,13 +232,13 @@ class RunFolder:
         """Hold the folder for this process; a second process gets a ValueError."""
         if self.folder.is_file():
             raise ValueError(f"{str(self.folder)!r} is a file, not a run folder: name another one")
-        if not self.exists and self.folder.is_dir() and any(entry.name != ".lock" for entry in self.folder.iterdir()):
+        if not self.exists and self.folder.is_dir() and any(entry.name != LOCK for entry in self.folder.iterdir()):
             raise ValueError(
                 f"the folder {str(self.folder)!r} is not empty and not a run folder, as it has no config.yaml: "
                 "name another one"
             )
         self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / ".lock").open("w") as lock:
+        with (self.folder / LOCK).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:

@@ -16,14 +16,11 @@ def report_line(report: dict[str, Any]) -> str:
 
 
 def read_reports(file: Path) -> tuple[list[dict[str, Any]], int]:
-    """The reports in a file, oldest first, and the number of damaged lines among them.
-
-    A line without an end is being written, or was cut off by a kill, and is no report.
-    """
+    """The reports in a file, oldest first, and the number of damaged lines among them, such as a last one cut off."""
     if not file.is_file():
         return [], 0
-    lines = file.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
-    found = [_read(line) for line in lines if line]
+    *lines, rest = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    found = [*(_read(line) for line in lines if line), *([None] if rest else [])]
     return [report for report in found if report is not None], sum(report is None for report in found)
 
 

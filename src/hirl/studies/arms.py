@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import fields
 from itertools import combinations
 from pathlib import Path
@@ -14,6 +14,7 @@ from hirl.config.parser import load
 from hirl.hierarchy.builder import TreeBuilder
 from hirl.hierarchy.settings import Hierarchy
 from hirl.processes import started
+from hirl.runs.folder import RunFolder
 
 BASE, HIRL = "base", "HIRL"
 SETTINGS = tuple(field.name for field in fields(Hierarchy))
@@ -80,7 +81,15 @@ def _shown(value: Any) -> str:
     return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def next_arms(names: Sequence[str], folder: Path, is_done: Callable[[str], bool]) -> Iterator[str]:
+def check_folder(out: Path) -> None:
+    """Raise a ValueError unless runs can be put into the folder, which is made if it is missing."""
+    if out.is_file():
+        raise ValueError(f"out is {str(out)!r}, which is a file: name a folder")
+    if RunFolder(out).exists:
+        raise ValueError(f"out is {str(out)!r}, which is itself a run: name another folder")
+
+
+def next_arms(names: Sequence[str], folder: Path, is_done: Callable[[str], bool]) -> Generator[str, None, None]:
     """The arms to train, each held until the next is asked for: other processes that run the same command take others.
 
     The processes of one run train every arm together.

@@ -10,6 +10,7 @@ import hashlib
 import math
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
 from hirl.run import Run
 from hirl.runs.continuing import fork_file
 from hirl.runs.metrics import SECONDS_EPOCH
-from hirl.studies.arms import BASE, arm_folder, make_arms, next_arms
+from hirl.studies.arms import BASE, arm_folder, check_folder, make_arms, next_arms
 from hirl.studies.comparison_plot import write_plots
 from hirl.studies.comparison_tables import Figures, by_figure, numbers, pooled, running_time, side_by_side
 from hirl.terminal.tables import Cells, print_tables, write_tables
@@ -71,8 +72,7 @@ def compare(
     """
     _check(recipes, seeds, tasks, epochs, epochs_factor)
     folder = Path(out)
-    if folder.is_file():
-        raise ValueError(f"out is {str(folder)!r}, which is a file: name a folder")
+    check_folder(folder)
     images = Path(data).resolve() if isinstance(data, str | os.PathLike) else None
     if images is not None and images.is_dir() and folder.resolve().is_relative_to(images):
         raise ValueError(
@@ -108,12 +108,13 @@ def compare(
         times[labels[name], arm, seed] = median_seconds(run)
 
     asked = hashlib.sha256(repr((tasks, evaluation_data, test_data)).encode()).hexdigest()[:8]
-    for place in next_arms(list(every), folder, lambda place: (folder / f".{place}.{asked}").exists()):
-        finish(place)
-        (folder / f".{place}.{asked}").touch()
-        known = {key: value for key, value in figures.items() if (key[0], BASE, key[2]) in figures}
-        if known:  # so that one can look at what there is
-            _write(folder, known, {key: times[key] for key in known}, list(seeds))
+    with closing(next_arms(list(every), folder, lambda place: (folder / f".{place}.{asked}").exists())) as places:
+        for place in places:
+            finish(place)
+            (folder / f".{place}.{asked}").touch()
+            known = {key: value for key, value in figures.items() if (key[0], BASE, key[2]) in figures}
+            if known:  # so that one can look at what there is
+                _write(folder, known, {key: times[key] for key in known}, list(seeds))
     order = [(labels[name], arm, seed) for name, arm, seed in every.values()]
     for place, key in zip(every, order, strict=True):  # those of other processes or an earlier call
         if key not in figures:
@@ -158,6 +159,9 @@ def _check(
     epochs: int | None,
     epochs_factor: float,
 ) -> None:
+    for what, listed in (("recipes", recipes), ("tasks", tasks)):
+        if isinstance(listed, str):
+            raise ValueError(f"{what} is {listed!r}, but must be a list, such as [{listed!r}]")
     names = [task if isinstance(task, str) else task.name for task in tasks]
     for what, given in (("recipe", recipes), ("seed", seeds), ("task", names)):
         if not given:

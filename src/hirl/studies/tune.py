@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -21,7 +23,7 @@ from hirl.config.signatures import passes_options_to
 from hirl.data.loader import Loader
 from hirl.data.sources import open_in_memory
 from hirl.data.sources.image_set import Subset
-from hirl.files import atomic_write
+from hirl.files import CHECKSUM, atomic_write, verify
 from hirl.hierarchy.levels import check_levels, levels_by_number
 from hirl.hierarchy.settings import Hierarchy
 from hirl.hierarchy.tree import PrototypeTree
@@ -29,7 +31,7 @@ from hirl.methods.base import Method
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.representations import TREE, load_trained
-from hirl.studies.arms import next_arms
+from hirl.studies.arms import check_folder, next_arms
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.joint import Joint
 from hirl.train.machine import read_machine
@@ -71,6 +73,8 @@ def tune(
         seed: Seed of all random draws.
         options: Further arguments of `hirl.pretrain`.
     """
+    if not isinstance(method, Method):
+        raise ValueError(f"method is {method!r}, but must be a method such as hirl.methods.DINO()")
     images = open_in_memory(data, split=split, channels=channels)
     count = held_out if held_out is not None else min(HELD_OUT, len(images) // 5)
     if not 1 <= count < len(images):
@@ -79,15 +83,17 @@ def tune(
     held, kept = (Subset(images, part.sort().values) for part in (order[:count], order[count:]))
     choices = grid(len(kept), levels, negatives)
     folder = Path(out)
+    check_folder(folder)
     device = torch.device(read_machine(options.get("accelerator", "auto")).device)
     losses: dict[Choice, dict[str, float]] = {}
     named = {f"levels-{'-'.join(map(str, sizes))}-negatives-{paths}": (sizes, paths) for sizes, paths in choices}
-    for name in next_arms(list(named), folder, lambda name: (folder / name / LOSSES).is_file()):
-        sizes, paths = named[name]
-        chosen = replace(hierarchy, levels=sizes, negatives=paths)
-        run = pretrain(kept, method.fresh(), chosen, out=folder / name, channels=channels, seed=seed, **options)
-        losses[sizes, paths] = held_out_loss(run, type(method), held, seed, device=device)
-        write_tables(folder, {"tuning": _table(losses)})
+    with closing(next_arms(list(named), folder, lambda name: (folder / name / LOSSES).is_file())) as names:
+        for name in names:
+            sizes, paths = named[name]
+            chosen = replace(hierarchy, levels=sizes, negatives=paths)
+            run = pretrain(kept, method.fresh(), chosen, out=folder / name, channels=channels, seed=seed, **options)
+            losses[sizes, paths] = held_out_loss(run, type(method), held, seed, device=device)
+            write_tables(folder, {"tuning": _table(losses)})
     for name, choice in named.items():  # those of other processes or an earlier call
         if choice not in losses:
             losses[choice] = held_out_loss(Run(folder / name), type(method), held, seed, device=device)
@@ -129,8 +135,7 @@ def held_out_loss(
     one, which is the same for all choices.
     """
     file = run.folder / LOSSES
-    if file.is_file():
-        kept: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+    if (kept := _kept_losses(file)) is not None:
         return kept
     trained, config = load_trained(run, method=method), run.config
     if trained.paths is not None:
@@ -148,9 +153,23 @@ def held_out_loss(
         sums += len(batch) * torch.stack((losses.total, losses.image, losses.spd)).cpu().double()
     joint_loss, image, spd = (sums / len(images)).tolist()
     found = {"joint": joint_loss, "image": image, "spd": spd, "step": trained.step, "images": len(images)}
-    with atomic_write(file) as aside:
-        aside.write_text(json.dumps(found), encoding="utf-8")
+    with atomic_write(file, checksum=True) as aside:
+        aside.write_text(json.dumps({"checksum": CHECKSUM, **found}), encoding="utf-8")
     return found
+
+
+def _kept_losses(file: Path) -> dict[str, float] | None:
+    """The losses in a file; None if there is none, or it is damaged."""
+    if not file.is_file():
+        return None
+    try:
+        verify(file)
+        kept: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
+        kept.pop("checksum", None)
+    except (ValueError, AttributeError):
+        warnings.warn(f"{str(file)!r} is damaged; the losses are computed again", stacklevel=3)
+        return None
+    return kept
 
 
 def _training_tree(run: Run) -> PrototypeTree:

@@ -55,6 +55,11 @@ def per_cent(value: float, *, digits: int = 2, sign: bool = False, unit: bool = 
     return f"{100 * value:{'+' if sign else ''}.{digits}f}{'%' if unit else ''}"
 
 
+def four_digits(value: float) -> str:
+    """A loss: 3.5241, or NaN."""
+    return "NaN" if isnan(value) else f"{value:.4f}"
+
+
 def format_figure(value: float, kind: Kind | None = None, *, sign: bool = False, unit: bool = True) -> str:
     """The value as text, by its own kind unless one is given; `unit=False` for columns that name the unit."""
     if isnan(value):

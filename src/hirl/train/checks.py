@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any, Literal
+from numbers import Integral, Real
+from typing import Any, get_args
 
 from hirl.config import find_class
 from hirl.data.sources.image_set import ImageSet
@@ -13,6 +14,7 @@ from hirl.encoders.last_blocks import check_blocks
 from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method
+from hirl.processes import Precision
 from hirl.runs.folder import folder_name
 from hirl.train.defaults import USUAL, small_recipe
 from hirl.train.settings import GivenSettings, Settings
@@ -46,20 +48,29 @@ def as_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierarchy |
     return hierarchy
 
 
-def check_numbers(given: GivenSettings, *, keep_every: int, devices: int | Literal["auto"]) -> None:
-    """Check what needs no look at the images. Losses compare the images of a batch, and networks halve their size."""
-    bounds = (
-        ("batch_size", given.batch_size, 2),
-        ("accumulate", given.accumulate, 1),
-        ("epochs", given.epochs, 1),
-        ("seed", given.seed, 0),
-        ("image_size", given.image_size, 8),
-        ("keep_every", keep_every, 0),
-        ("devices", None if devices == "auto" else devices, 1),
-    )
-    for name, value, least in bounds:
-        if value is not None and value < least:
+CHOSEN = ("epochs", "batch_size", "image_size", "devices", "workers")  # numbers that may be None, for the default
+LEASTS = dict.fromkeys(("seed", "keep_every", "knn_every", "checkpoint_minutes", "workers"), 0)
+LEASTS |= {"batch_size": 2, "image_size": 8}  # losses compare the images of a batch, and networks halve their size
+CHOICES = {"precision": get_args(Precision), "accelerator": ("auto", "cpu", "cuda", "mps")}
+
+
+def check_numbers(**numbers: Any) -> None:
+    """Check what needs no look at the images: all are whole numbers, but for minutes."""
+    for name, value in numbers.items():
+        least = LEASTS.get(name, 1)
+        if value is None and name in CHOSEN:
+            continue
+        kind, noun = (Real, "a number") if name.endswith("minutes") else (Integral, "a whole number")
+        if isinstance(value, bool) or not isinstance(value, kind):
+            raise ValueError(f"{name} is {value!r}, but must be {noun} of at least {least}")
+        if not value >= least:  # NaN is refused, too
             raise ValueError(f"{name} is {value}, but must be at least {least}")
+
+
+def check_choices(**given: Any) -> None:
+    for name, value in given.items():
+        if value not in CHOICES[name]:
+            raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(CHOICES[name])}")
 
 
 def check_settings(

@@ -128,7 +128,10 @@ def pretrain(
         neighbours=neighbours,
         unfreeze=unfreeze,
     )
-    checks.check_numbers(given, keep_every=keep_every, devices=devices)
+    checks.check_numbers(epochs=epochs, batch_size=batch_size, image_size=image_size, seed=seed, accumulate=accumulate)
+    checks.check_numbers(nodes=nodes, devices=None if devices == "auto" else devices, workers=workers)
+    checks.check_numbers(knn_every=knn_every, keep_every=keep_every, checkpoint_minutes=checkpoint_minutes)
+    checks.check_choices(precision=precision, accelerator=accelerator)
     opened = open_training_images(given, workers=workers, strict=strict)
     run = Run(checks.default_run_folder(opened.name, given) if out is None else out)
     # A method that is only the default adapts the encoder of any file: heads are for whoever names the method.

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from hirl.config import to_plain
+from hirl.files import missing_folders, remove_empty
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.continuing import state_to_continue, state_to_fork
+from hirl.runs.folder import LOCK
 from hirl.runs.images_file import repair_images, write_images
 from hirl.runs.stored import has_tree, is_complete
 from hirl.train.fork import copy_reports
@@ -30,6 +34,7 @@ def claim_folder(job: Job) -> Iterator[dict[str, Any] | None]:
 
     A new run's configuration and list of images are written there; those of a run to continue must be the same. If the
     folder is refused, or all processes fail with `SharedFailure`, the first one says why and the others end quietly.
+    Nothing is left of a new run that is refused before it has trained.
     """
     fabric, run = job.fabric, job.run
     if not job.is_first:
@@ -44,9 +49,11 @@ def claim_folder(job: Job) -> Iterator[dict[str, Any] | None]:
             fabric.barrier()  # the first process has written all it has to: whoever sees this one end may stop it
             raise SystemExit(MISTAKE) from error
         return
+    made = missing_folders(run.folder)
     with ExitStack() as held:
         try:
             held.enter_context(run.locked())
+            held.enter_context(_removed_if_refused(run, made))
             config, opened = to_plain(job.settings), job.data.opened
             state = state_to_continue(run, config, opened)
             run.begin(config)
@@ -63,6 +70,27 @@ def claim_folder(job: Job) -> Iterator[dict[str, Any] | None]:
         except SharedFailure:
             fabric.barrier()
             raise
+
+
+@contextmanager
+def _removed_if_refused(run: Run, made: Iterable[Path]) -> Iterator[None]:
+    """Empty the folder of a new run if it is refused before its first report, and remove those that were made for it.
+
+    The folder must be locked. `made`: from the run's own folder upwards.
+    """
+    is_new = all(entry.name == LOCK for entry in run.folder.iterdir())
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        has_trained = run.checkpoint_file.exists() or run.skipped_file.exists() or any(run.metrics())
+        if is_new and not has_trained and not isinstance(error, SharedFailure):
+            for entry in run.folder.iterdir():
+                if entry.is_dir():
+                    shutil.rmtree(entry)
+                else:
+                    entry.unlink()
+            remove_empty(made)
+        raise
 
 
 def stage_one_state(job: Job, base: Run) -> dict[str, Any]:

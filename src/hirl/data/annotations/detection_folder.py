@@ -25,6 +25,11 @@ def open_detection(
     path = Path(source).expanduser()
     if not path.exists():
         raise ValueError(f"there is no folder and no annotation file {str(path)!r}")
+    if path.is_file() and path.suffix.lower() != ".json":
+        raise ValueError(
+            f"{str(path)!r} has no annotations: name a folder or file in COCO's format, or a Pascal VOC folder, with "
+            "--data"
+        )
     file = path if path.is_file() else _coco_file(path, split)
     if file is not None:
         document = read_document(file)
