@@ -254,7 +254,7 @@ def test_networks_are_told_by_their_shapes(name: str, tmp_path: Path) -> None:
 
 
 def test_a_layout_tells_the_attention_heads(tmp_path: Path) -> None:
-    args = {"patch_size": 8, "num_heads": 12}
+    args: dict[str, Any] = {"patch_size": 8, "num_heads": 12}
     save_shapes("vit_small_patch16_224", tmp_path / "weights.pth", prefix="module.base_encoder.", **args)
     found = read_checkpoint(tmp_path / "weights.pth").network
     assert found == ("vit_small_patch16_224", {"num_heads": 12, "patch_size": 8}, None)  # MoCo v3's ViT-S has 12 heads
@@ -311,7 +311,13 @@ def test_a_network_of_another_depth_or_width_can_be_named(tmp_path: Path) -> Non
 def test_a_hugging_face_folder_says_how_deep_its_network_is(tmp_path: Path) -> None:
     import transformers
 
-    small = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 32, "patch_size": 8}
+    small: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "image_size": 32,
+        "patch_size": 8,
+    }
     transformers.ViTModel(transformers.ViTConfig(**small, intermediate_size=128)).save_pretrained(tmp_path)
     open_encoder(tmp_path)
     state = load_file(tmp_path / "model.safetensors")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import fields
-from numbers import Integral, Real
-from typing import Any, get_args
+from typing import Any, SupportsIndex, get_args
 
 from hirl.config import find_class
 from hirl.data.sources.image_set import ImageSet
@@ -60,8 +59,10 @@ def check_numbers(**numbers: Any) -> None:
         least = LEASTS.get(name, 1)
         if value is None and name in CHOSEN:
             continue
-        kind, noun = (Real, "a number") if name.endswith("minutes") else (Integral, "a whole number")
-        if isinstance(value, bool) or not isinstance(value, kind):
+        is_time = name.endswith("minutes")
+        fits = isinstance(value, SupportsIndex) or (is_time and isinstance(value, float))
+        if isinstance(value, bool) or not fits:
+            noun = "a number" if is_time else "a whole number"
             raise ValueError(f"{name} is {value!r}, but must be {noun} of at least {least}")
         if not value >= least:  # NaN is refused, too
             raise ValueError(f"{name} is {value}, but must be at least {least}")
