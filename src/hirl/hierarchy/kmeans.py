@@ -18,7 +18,7 @@ from hirl.hierarchy.draws import RowDraws
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.linked_parts import clustered_parts, rows_as_parts
 from hirl.hierarchy.lloyd import Lloyd
-from hirl.hierarchy.path_steps import PathSteps, mean_directions
+from hirl.hierarchy.path_steps import FILL_ROUNDS, PathSteps, mean_directions
 from hirl.hierarchy.reduction import ReducedSpace, fit_reduction
 from hirl.hierarchy.rows import Features, UnitRows
 from hirl.hierarchy.tree import PrototypeTree
@@ -134,13 +134,15 @@ class _Levels:
             tree = paths.settled(replace(self.init.to(self.rows.device), by_path=True), path_steps, self.progress)
             if paths.empty_leaves(tree) <= MOST_EMPTY * self.sizes[0]:
                 return paths.filled(tree, draws, seed)
+        swaps = None  # linkage leaves nothing to swap, and nodes of an earlier tree keep their numbers
         if linked is None or self.init is not None:
             tree = self._split(len(self.sizes), [], [], {})
+            swaps = None if self.init is not None else (*seed, 2 * FILL_ROUNDS)
         else:
             tree = self._joined(draws, linked, averaged)
         if not settles:
             return tree
-        return paths.filled(paths.settled(replace(tree, by_path=True), path_steps), draws, seed)
+        return paths.filled(paths.settled(replace(tree, by_path=True), path_steps, swaps=swaps), draws, seed)
 
     def _split(
         self, levels: int, prototypes: list[Tensor], parents: list[Tensor], inside: dict[str, Tensor]
