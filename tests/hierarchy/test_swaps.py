@@ -73,3 +73,14 @@ def test_only_children_and_empty_leaves_are_left_alone() -> None:
     swapped, same = swap_leaves(UnitRows(rows), leaves, parents, ALONE, SEED)
     assert torch.equal(swapped, leaves)
     assert torch.equal(same, parents)
+
+
+def test_only_leaves_of_few_rows_are_joined_if_asked() -> None:
+    rows = groups(4, 10)
+    leaves = torch.tensor([0] * 9 + [1] + [2] * 10 + [3] * 20)
+    parents = torch.tensor([0, 0, 1, 1])
+    swapped, moved = swap_leaves(UnitRows(rows), leaves, parents, ALONE, SEED, most=1)
+    assert moved.tolist() == [0, 1, 1, 1]
+    assert len(swapped[:10].unique()) == 1
+    same, _ = swap_leaves(UnitRows(rows), swapped, moved, ALONE, SEED, most=1)
+    assert same is swapped

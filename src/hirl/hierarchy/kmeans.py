@@ -134,15 +134,16 @@ class _Levels:
             tree = paths.settled(replace(self.init.to(self.rows.device), by_path=True), path_steps, self.progress)
             if paths.empty_leaves(tree) <= MOST_EMPTY * self.sizes[0]:
                 return paths.filled(tree, draws, seed)
-        swaps = None  # linkage leaves nothing to swap, and nodes of an earlier tree keep their numbers
         if linked is None or self.init is not None:
             tree = self._split(len(self.sizes), [], [], {})
-            swaps = None if self.init is not None else (*seed, 2 * FILL_ROUNDS)
         else:
             tree = self._joined(draws, linked, averaged)
         if not settles:
             return tree
-        return paths.filled(paths.settled(replace(tree, by_path=True), path_steps, swaps=swaps), draws, seed)
+        # Nodes of an earlier tree keep their numbers. Linkage finds the groups, but may leave a row alone without need.
+        swaps, most = None if self.init is not None else (*seed, 2 * FILL_ROUNDS), None if linked is None else 1
+        settled = paths.settled(replace(tree, by_path=True), path_steps, swaps=swaps, most=most)
+        return paths.filled(settled, draws, seed)
 
     def _split(
         self, levels: int, prototypes: list[Tensor], parents: list[Tensor], inside: dict[str, Tensor]

@@ -38,10 +38,11 @@ class PathSteps:
         progress: Callable[[int, int, int], None] | None = None,
         *,
         swaps: tuple[int, ...] | None = None,
+        most: int | None = None,
     ) -> PrototypeTree:
         """Give each row the leaf of the nearest path, and each node the mean direction of its rows.
 
-        Parents stay, unless `swaps` is given, the seed of swaps of leaves in the last steps.
+        Parents stay, unless `swaps` is given, the seed of swaps of leaves in the last steps; `most`: see `swap_leaves`.
         """
         find, leaves = NearestSteps(self.rows), None
         for step in range(steps):
@@ -49,9 +50,12 @@ class PathSteps:
             if progress is not None:
                 progress(0, step, len(self.rows))
             if swaps is not None and step >= steps - SWAP_ROUNDS:
-                swapped, parents = swap_leaves(self.rows, leaves, tree.parents[0], self.ranks, (*swaps, step))
+                swapped, parents = swap_leaves(
+                    self.rows, leaves, tree.parents[0], self.ranks, (*swaps, step), most=most
+                )
                 tree = self._with_means(replace(tree, parents=(parents, *tree.parents[1:])), swapped)
-                leaves = None  # leaves have changed their places: rows are compared with all of them
+                if swapped is not leaves:
+                    leaves = None  # some have changed their places: rows are compared with all of them
             else:
                 tree = self._with_means(tree, leaves)
         return replace(tree, leaves=self._nearest_paths(tree, find, leaves))

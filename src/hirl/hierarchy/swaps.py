@@ -27,7 +27,7 @@ CUT_SHARE = 0.25
 
 
 def swap_leaves(
-    rows: UnitRows, leaves: Tensor, parents: Tensor, ranks: Ranks, seed: tuple[int, ...]
+    rows: UnitRows, leaves: Tensor, parents: Tensor, ranks: Ranks, seed: tuple[int, ...], *, most: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the leaves (n,) of this rank's rows and the parents (M,) of the leaves after all swaps that pay.
 
@@ -37,11 +37,16 @@ def swap_leaves(
         parents: (M,) the node of each leaf.
         ranks: The processes that the rows are spread over.
         seed: Of the directions from which the axes of the leaves are looked for.
+        most: Only leaves of so many rows at most join a sibling.
     """
-    sums = ranks.sum(_sums(rows, leaves, len(parents)))
     counts = ranks.sum(torch.bincount(leaves, minlength=len(parents)))
+    few = counts <= (counts.max() if most is None else most)
+    if not (few & (counts > 0)).any():
+        return leaves, parents
+    sums = ranks.sum(_sums(rows, leaves, len(parents)))
     length = torch.linalg.vector_norm(sums, dim=1)
     loss, sibling = _joins(sums, length, counts, parents)
+    loss = torch.where(few, loss, torch.inf)
     far = counts - length  # (M,) 1 − cos, summed over the rows
     gain, side = _cuts(rows, leaves, sums, counts, far >= far.quantile(1 - CUT_SHARE), ranks, seed)
     swaps = _matched(loss.tolist(), sibling.tolist(), gain.tolist())

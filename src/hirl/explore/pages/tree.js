@@ -82,7 +82,7 @@ function title(level, node) {
   if (level === L) return document.createTextNode('All images');
   const name = names.get(key(level, node)), suggestion = suggested(level, node);
   if (name) return named(name);
-  return suggestion ? el('em', { title: `Suggested from ${suggestion.origin}` }, named(suggestion.name)) : el('span', { class: 'unnamed' }, `Node ${key(level, node)}`);
+  return suggestion ? el('em', { title: `${plain(suggestion.name)}, suggested from ${suggestion.origin}` }, named(suggestion.name)) : el('span', { class: 'unnamed' }, `Node ${key(level, node)}`);
 }
 const suggestions = new Map(Object.entries(data.suggested).map(([node, [name, origin]]) => [node, { name, origin }]));
 function suggested(level, node) { return suggestions.get(key(level, node)); }
@@ -184,7 +184,7 @@ function showNode(level, node) {
 }
 function notes() {
   const found = [];
-  for (const text of [data.note, data.origin]) if (text) found.push(plain(text));
+  for (const text of [data.note, data.origin]) if (text) found.push(plain(text[0].toUpperCase() + text.slice(1)));
   if (data.unreadable.length) found.push(el('details', {}, el('summary', {}, `${count(data.unreadable.length, 'image')} could not be read and ${data.unreadable.length === 1 ? 'is' : 'are'} left out`), el('ul', {}, data.unreadable.slice(0, 200).map(path => el('li', {}, named(path))))));
   return found;
 }
