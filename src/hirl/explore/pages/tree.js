@@ -322,7 +322,8 @@ function show(at) {
   });
   byId('previous').disabled = at === 0;
   byId('next').disabled = at === shownNow.length - 1;
-  showLarge(image, el('div', {}, facts, el('h2', {}, 'Path, coarse to fine'), el('ol', { class: 'path' }, path)));
+  showLarge(image, el('div', {}, facts, el('h2', {}, 'Path, coarse to fine'), el('ol', { class: 'path' }, path),
+    el('p', { class: 'small muted margin-note' }, 'Margin: how much nearer the image is to this path than to the best one through another node of the level (mean cosine). Near 0 it is unsure.')));
 }
 whenTurned(step => {
   const to = viewed + step;
