@@ -86,7 +86,7 @@ TREES: dict[str, Build] = {
     "top-down, reduced": REDUCED,
     "Ward, reduced": replace(REDUCED, order="ward"),
     "Ward of averaged rows, reduced (default for pooled features)": POOLED_FEATURES,
-    "the same of 1,000 small clusters": replace(POOLED_FEATURES, linked=1000),
+    "the same, of 1,000 small clusters": replace(POOLED_FEATURES, linked=1000),
     "from flat logits, reduced": logit_tree,
 }
 FLAT: dict[str, Build] = {

@@ -75,6 +75,13 @@ def test_predicted_classes_name_leaves_and_their_kind_or_a_pair_the_nodes_above(
     assert {suggestion.origin for suggestion in found.values()} == {CLASSES}
 
 
+def test_a_leaf_with_two_classes_gets_no_name_but_the_node_above_has_both() -> None:
+    tree = tree_of([*[0] * 4, *[1] * 4, *[2] * 24], [0, 0, 1])
+    model = classifier(["pot", "lemon", "ant", "owl", "bee"], ["a vessel", "a fruit", "an insect", "a bird", "a pest"])
+    found = class_names(tree, sure([0, 1, 2, 3, 0, 1, 2, 3, *[4] * 24], 5), model)  # a quarter each
+    assert {node: suggestion.name for node, suggestion in found.items()} == {"1-0": "pot, lemon"}
+
+
 def test_images_that_a_classifier_does_not_know_get_no_name_even_if_it_is_sure() -> None:
     model = classifier(["pot", "lemon", "bee"], ["a vessel", "a fruit", "an insect"])._replace(familiar=18.0)
     features = sure([0, 0, 1, 1, 2, 2, 2, 2, 2], 3)

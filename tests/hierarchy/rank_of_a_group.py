@@ -58,6 +58,7 @@ def main(rank: int, world: int, folder: Path) -> None:
             ("ward", {"order": "ward"}),
             ("ward of clusters", {"order": "ward", "linked": 400}),
             ("ward, averaged", {"order": "ward", "averaged": 5}),
+            ("pooled features", {"order": "ward", "averaged": 5, "centre": True, "components": 12, "whiten": 0.5}),
         )
     }
     tailed = hierarchical_kmeans(task["heavy tail"].split(task["shares"])[rank], (200, 60, 6), group=group)

@@ -100,7 +100,13 @@ def test_bottom_up(outcome: Outcome, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("ward", {}), ("ward of clusters", {"linked": 400}), ("ward, averaged", {"averaged": 5})]
+    ("name", "options"),
+    [
+        ("ward", {}),
+        ("ward of clusters", {"linked": 400}),
+        ("ward, averaged", {"averaged": 5}),
+        ("pooled features", {"averaged": 5, "centre": True, "components": 12, "whiten": 0.5}),
+    ],
 )
 def test_ward(outcome: Outcome, name: str, options: dict[str, Any]) -> None:
     same(outcome.joined(name), hierarchical_kmeans(outcome.features, LEVELS, seed=3, order="ward", **options))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hirl import PrototypeTree, hierarchical_kmeans
+from hirl.hierarchy.builder import POOLED_FEATURES
 from hirl.hierarchy.level_search import adjusted_rand
 from hirl.hierarchy.linked_parts import Parts
 from hirl.hierarchy.ward import ward_merges
@@ -93,6 +95,16 @@ def test_leaves_are_nearer_and_no_smaller_than_those_of_flat_k_means(kind: str) 
     assert int(tree.sizes(0).min()) >= 1
     assert single(tree) <= single(flat) + 0.02
     assert distance(features, tree) <= (1.1 if kind == "rank 7" else 1.0) * distance(features, flat)
+
+
+@pytest.mark.parametrize("kind", FEATURES)
+def test_the_default_for_pooled_features_leaves_no_row_alone_and_is_as_near_as_top_down(kind: str) -> None:
+    features = FEATURES[kind][:1500]
+    plain = replace(POOLED_FEATURES, order="top-down", averaged=0)
+    tree, flat, top_down = POOLED_FEATURES(features, LEVELS), plain(features, LEVELS[:1]), plain(features, LEVELS)
+    assert int(tree.sizes(0).min()) >= 1
+    assert single(tree) <= single(flat) + 0.005
+    assert distance(features, tree) <= 1.02 * distance(features, top_down)
 
 
 def test_small_clusters_in_place_of_rows_change_little() -> None:

@@ -58,11 +58,13 @@ def run(config: Namespace) -> None:
 
 
 def print_tree(collection: Collection, names: dict[str, str]) -> None:
-    """The tree with the classes of its nodes where there are labels, at the level with the most classes."""
+    """The tree with names, and where there are labels with classes of its nodes, at the level with the most classes."""
     from rich.console import Console
 
+    from hirl.explore.node_names import suggest_names
     from hirl.explore.tree_text import drawn_tree, level_table
 
+    suggested = suggest_names(collection, collection.typicality())
     labels, classes = collection.images.labels, collection.images.label_names
     Console().print(
         drawn_tree(
@@ -71,6 +73,7 @@ def print_tree(collection: Collection, names: dict[str, str]) -> None:
             labels=None if labels is None else labels[:, 0],
             classes=classes[0] if classes else (),
             names=names,
+            suggested={node: suggestion.name for node, suggestion in suggested.items()},
         )
     )
     level_table(collection.tree)

@@ -100,12 +100,12 @@ def describe_changes(before: KeptTree, after: KeptTree) -> str:
     place = {file: index for index, file in enumerate(before.files)}
     both = [(place[file], index) for index, file in enumerate(after.files) if file in place]
     added, removed = len(after.files) - len(both), len(before.files) - len(both)
-    text = f"; it was updated: {added:,} images added, {removed:,} removed"
+    text = f". It was updated: {added:,} images added, {removed:,} removed; nodes keep their numbers and names"
     if both:
         then, now = torch.tensor(both).T
         moved = (before.tree.image_paths[then] != after.tree.image_paths[now]).float().mean(0)  # (L,)
         shares = ", ".join(f"{100 * share:.1f} % at level {level}" for level, share in enumerate(moved.tolist()))
-        text += f"; of the {len(both):,} others {shares} are in another node than before"
+        text += f". Of the {len(both):,} other images, so many are in another node than before: {shares}"
     emptied = [
         f"{level}-{node}"
         for level in range(len(after.tree.levels))
@@ -113,8 +113,8 @@ def describe_changes(before: KeptTree, after: KeptTree) -> str:
     ]
     if emptied:
         shown = ", ".join(emptied[:5]) + (", …" if len(emptied) > 5 else "")
-        text += f"; without images now: {len(emptied)} nodes ({shown})"
+        text += f". Without images now: {len(emptied)} nodes ({shown})"
     empty = float((after.tree.sizes(0) == 0).float().mean())
     if added > MANY_NEW * len(before.files) or empty > MANY_EMPTY:
-        text += "; much has changed: --anew builds a new tree, with other numbers and without the names given so far"
+        text += ". Much has changed: --anew builds a new tree, with other numbers and without the names given so far"
     return text

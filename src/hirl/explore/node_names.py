@@ -92,7 +92,8 @@ def label_names(tree: PrototypeTree, labels: Tensor, names: Sequence[Sequence[st
 def class_names(tree: PrototypeTree, features: Tensor, classifier: ImageNetClassifier) -> dict[str, Suggestion]:
     """The class that a classifier sees in a node's images; else a kind that its classes share; else two classes.
 
-    Nodes whose images it is not familiar with on average get no name: it may be sure of a class all the same.
+    Nodes whose images it is not familiar with on average get no name: it may be sure of a class all the same. Nor do
+    leaves with two classes: two in three such pairs were wrong (docs/log.md, trial 41).
     """
     sums = torch.zeros(tree.levels[0], len(classifier.names))
     energy = torch.zeros(tree.levels[0], 1)
@@ -117,7 +118,7 @@ def class_names(tree: PrototypeTree, features: Tensor, classifier: ImageNetClass
                 name = titles[first]
             elif kinds[node] >= 0:
                 name = terms[kinds[node]]
-            elif p + q >= PAIR_SHARE and all(special[node]):
+            elif level and p + q >= PAIR_SHARE and all(special[node]):
                 name = f"{titles[first]}, {titles[second]}"
             else:
                 continue

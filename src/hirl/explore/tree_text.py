@@ -24,17 +24,20 @@ def drawn_tree(
     labels: Tensor | None = None,
     classes: Sequence[str] = (),
     names: Mapping[str, str] | None = None,
+    suggested: Mapping[str, str] | None = None,
 ) -> Tree:
     """The tree from its coarsest nodes down, largest first: each with its images and most frequent classes.
 
-    `labels` (N,) are the images' classes, `classes` the names of these; `names` are those of nodes ("2-17": "cats").
-    Leaves are too many to print: they are counted.
+    `labels` (N,) are the images' classes, `classes` the names of these; `names` are those of nodes ("2-17": "cats"),
+    in bold, and `suggested` ones stand in italics where there are none. Leaves are too many to print: they are counted.
     """
+    titles = {node: f"[italic]{escape(one_line(name))}[/italic]" for node, name in (suggested or {}).items()}
+    titles |= {node: f"[bold]{escape(one_line(name))}[/bold]" for node, name in (names or {}).items()}
     top = len(tree.levels) - 1
     drawn = Tree(f"[bold]{escape(one_line(title))}")
     for node in tree.sizes(top).argsort(descending=True, stable=True).tolist():
         if len(tree.images(top, node)):
-            _draw_below(drawn, tree, top, node, labels, classes, names or {})
+            _draw_below(drawn, tree, top, node, labels, classes, titles)
     return drawn
 
 
@@ -45,11 +48,11 @@ def _draw_below(
     node: int,
     labels: Tensor | None,
     classes: Sequence[str],
-    names: Mapping[str, str],
+    titles: Mapping[str, str],
 ) -> None:
     images = tree.images(level, node)
     key = f"{level}-{node}"
-    text = f"[bold]{escape(one_line(names[key]))}[/bold] ({key}), " if key in names else f"[dim]{key}[/dim]  "
+    text = f"{titles[key]} ({key}), " if key in titles else f"[dim]{key}[/dim]  "
     text += f"{len(images):,} images"
     if labels is not None:
         counts = labels[images].bincount(minlength=len(classes))
@@ -70,7 +73,7 @@ def _draw_below(
         below.label = f"{below.label}, in {len(children)} {'leaf' if len(children) == 1 else 'leaves'}"
         return
     for child in children[:SHOWN_CHILDREN].tolist():
-        _draw_below(below, tree, level - 1, child, labels, classes, names)
+        _draw_below(below, tree, level - 1, child, labels, classes, titles)
     if len(children) > SHOWN_CHILDREN:
         below.add(f"… and {len(children) - SHOWN_CHILDREN} smaller")
 

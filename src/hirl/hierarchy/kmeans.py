@@ -18,7 +18,7 @@ from hirl.hierarchy.draws import RowDraws
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.linked_parts import clustered_parts, rows_as_parts
 from hirl.hierarchy.lloyd import Lloyd
-from hirl.hierarchy.path_steps import PathSteps, mean_directions
+from hirl.hierarchy.path_steps import FILL_ROUNDS, PathSteps, mean_directions
 from hirl.hierarchy.reduction import ReducedSpace, fit_reduction
 from hirl.hierarchy.rows import Features, UnitRows
 from hirl.hierarchy.tree import PrototypeTree
@@ -125,7 +125,10 @@ class _Levels:
         tree = self._joined(draws) if joins else self._split(len(self.sizes))
         if not settles:
             return tree
-        return paths.filled(paths.settled(replace(tree, by_path=True), path_steps), draws, seed)
+        # Nodes of an earlier tree keep their numbers. Linkage finds the groups, but may leave a row alone without need.
+        swaps, most = None if self.init is not None else (*seed, 2 * FILL_ROUNDS), None if linked is None else 1
+        settled = paths.settled(replace(tree, by_path=True), path_steps, swaps=swaps, most=most)
+        return paths.filled(settled, draws, seed)
 
     def _split(
         self, levels: int, above: Sequence[Tensor] = (), edges: Sequence[Tensor] = (), nodes: Tensor | None = None

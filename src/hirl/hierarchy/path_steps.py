@@ -11,6 +11,7 @@ from torch import Tensor
 from hirl.hierarchy.draws import SAME, RowDraws
 from hirl.hierarchy.nearest import NearestSteps
 from hirl.hierarchy.rows import Features, UnitRows, accumulator
+from hirl.hierarchy.swaps import swap_leaves
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.ranks import Ranks
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 # Rounds in which empty leaves are filled. One is enough, unless the rows of different paths nearly coincide.
 FILL_ROUNDS = 5
+# Swaps of leaves, one round before each of so many last steps: the second makes few, and finds what the first left.
+SWAP_ROUNDS = 2
 
 
 @dataclass
@@ -29,15 +32,32 @@ class PathSteps:
     ranks: Ranks
 
     def settled(
-        self, tree: PrototypeTree, steps: int, progress: Callable[[int, int, int], None] | None = None
+        self,
+        tree: PrototypeTree,
+        steps: int,
+        progress: Callable[[int, int, int], None] | None = None,
+        *,
+        swaps: tuple[int, ...] | None = None,
+        most: int | None = None,
     ) -> PrototypeTree:
-        """Give each row the leaf of the nearest path, and each node the mean direction of its rows; parents stay."""
+        """Give each row the leaf of the nearest path, and each node the mean direction of its rows.
+
+        Parents stay, unless `swaps` is given, the seed of swaps of leaves in the last steps; `most`: see `swap_leaves`.
+        """
         find, leaves = NearestSteps(self.rows), None
         for step in range(steps):
             leaves = self._nearest_paths(tree, find, leaves)
             if progress is not None:
                 progress(0, step, len(self.rows))
-            tree = self._with_means(tree, leaves)
+            if swaps is not None and step >= steps - SWAP_ROUNDS:
+                swapped, parents = swap_leaves(
+                    self.rows, leaves, tree.parents[0], self.ranks, (*swaps, step), most=most
+                )
+                tree = self._with_means(replace(tree, parents=(parents, *tree.parents[1:])), swapped)
+                if swapped is not leaves:
+                    leaves = None  # some have changed their places: rows are compared with all of them
+            else:
+                tree = self._with_means(tree, leaves)
         return replace(tree, leaves=self._nearest_paths(tree, find, leaves))
 
     def filled(self, tree: PrototypeTree, draws: RowDraws, seed: tuple[int, ...]) -> PrototypeTree:

@@ -82,7 +82,7 @@ function title(level, node) {
   if (level === L) return document.createTextNode('All images');
   const name = names.get(key(level, node)), suggestion = suggested(level, node);
   if (name) return named(name);
-  return suggestion ? el('em', { title: `Suggested from ${suggestion.origin}` }, named(suggestion.name)) : el('span', { class: 'unnamed' }, `Node ${key(level, node)}`);
+  return suggestion ? el('em', { title: `${plain(suggestion.name)}, suggested from ${suggestion.origin}` }, named(suggestion.name)) : el('span', { class: 'unnamed' }, `Node ${key(level, node)}`);
 }
 const suggestions = new Map(Object.entries(data.suggested).map(([node, [name, origin]]) => [node, { name, origin }]));
 function suggested(level, node) { return suggestions.get(key(level, node)); }
@@ -184,7 +184,7 @@ function showNode(level, node) {
 }
 function notes() {
   const found = [];
-  for (const text of [data.note, data.origin]) if (text) found.push(plain(text));
+  for (const text of [data.note, data.origin]) if (text) found.push(plain(text[0].toUpperCase() + text.slice(1)));
   if (data.unreadable.length) found.push(el('details', {}, el('summary', {}, `${count(data.unreadable.length, 'image')} could not be read and ${data.unreadable.length === 1 ? 'is' : 'are'} left out`), el('ul', {}, data.unreadable.slice(0, 200).map(path => el('li', {}, named(path))))));
   return found;
 }
@@ -322,7 +322,8 @@ function show(at) {
   });
   byId('previous').disabled = at === 0;
   byId('next').disabled = at === shownNow.length - 1;
-  showLarge(image, el('div', {}, facts, el('h2', {}, 'Path, coarse to fine'), el('ol', { class: 'path' }, path)));
+  showLarge(image, el('div', {}, facts, el('h2', {}, 'Path, coarse to fine'), el('ol', { class: 'path' }, path),
+    el('p', { class: 'small muted margin-note' }, 'Margin: how much nearer the image is to this path than to the best one through another node of the level (mean cosine). Near 0 it is unsure.')));
 }
 whenTurned(step => {
   const to = viewed + step;
