@@ -123,7 +123,7 @@ def _matched(loss: list[float], sibling: list[int], gain: list[float]) -> list[t
     for free in sorted(range(len(loss)), key=lambda leaf: (loss[leaf], leaf)):
         if {free, sibling[free]} & used:
             continue
-        while cut in used | {free, sibling[free]}:
+        while cut in used or cut in (free, sibling[free]):
             cut = next(growing, -1)
         if cut < 0 or gain[cut] <= max(WORTH * loss[free], SAME):
             break
