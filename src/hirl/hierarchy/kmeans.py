@@ -126,7 +126,7 @@ class _Levels:
         if not settles:
             return tree
         # Nodes of an earlier tree keep their numbers. Linkage finds the groups, but may leave a row alone without need.
-        swaps, most = None if self.init is not None else (*seed, 2 * FILL_ROUNDS), None if linked is None else 1
+        swaps, most = None if self.init is not None else (*seed, 2 * FILL_ROUNDS), 1 if joins else None
         settled = paths.settled(replace(tree, by_path=True), path_steps, swaps=swaps, most=most)
         return paths.filled(settled, draws, seed)
 
