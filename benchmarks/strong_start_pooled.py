@@ -91,7 +91,7 @@ def pooled(found: Found, sets: Iterable[str]) -> Cells:
             above = f"{sum(difference > 0 for difference in differences)} of {one.pairs}"
             tested.append((figure, other, above, _points(one.difference, one.error), one.p))
     corrected = holm([p for *_, p in tested])
-    rows = [[*row, f"{p:.4f}", f"{fixed:.4f}"] for (*row, p), fixed in zip(tested, corrected, strict=True)]
+    rows = [[*row, _small(p), _small(fixed)] for (*row, p), fixed in zip(tested, corrected, strict=True)]
     return [["figure", f"{ARM} against", "pairs above", "difference", "p", "p, corrected"], *rows]
 
 
@@ -110,6 +110,10 @@ def by_set(found: Found, name: str) -> Cells:
             row += [""] * (place + 1 - len(row))
             row[place] = _points(one.difference, one.error)
     return [["figure", *others, ARM, *(f"{ARM} − {other}" for other in others)], *rows]
+
+
+def _small(p: float) -> str:
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 def _points(difference: float, error: float | None) -> str:
