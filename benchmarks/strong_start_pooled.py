@@ -98,11 +98,12 @@ def pooled(found: Found, sets: Iterable[str]) -> Cells:
 def by_set(found: Found, name: str) -> Cells:
     """The means of every arm on one set, and HIRL's differences from each other arm."""
     others = [arm for arm in ORDER if any((name, arm) in values for values in found.values())]
+    measured = {figure: values for figure, values in found.items() if (name, ARM) in values}  # not every task
     rows = []
-    for figure, values in found.items():
+    for figure, values in measured.items():
         means = [f"{100 * mean(values[name, arm].values()):.2f}" for arm in (*others, ARM)]
         rows.append([figure, *means])
-    for figure, other, differences in _differences(found, [name]):
+    for figure, other, differences in _differences(measured, [name]):
         one = paired(differences)
         if one is not None:
             place = 1 + len(others) + 1 + others.index(other)
@@ -135,6 +136,7 @@ def main() -> None:
     trained = {
         figure: {key: {pair: share(of) for pair, of in by.items()} for key, by in values.items() if key[1] != "frozen"}
         for figure, values in found.items()
+        if all((name, ARM) in values for name in sets)  # not of a task that some sets were not evaluated by
     }
     write_plots(given.out, trained, together="all sets")
 
