@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
     parser.add_argument("--test_split")
+    parser.add_argument("--image_size", type=int, help="side at which the encoder sees the images")
     parser.add_argument("--cached_views", type=int, default=6)
     given = parser.parse_args()
     figures: Figures = {}
@@ -65,7 +66,8 @@ def main() -> None:
     for seed in given.seeds:
         for method in given.methods:
             for arm in given.arms:
-                options = recipe(f"adapt/{method}") | {"seed": seed, "cached_views": given.cached_views} | ARMS[arm]
+                shared = {"seed": seed, "image_size": given.image_size, "cached_views": given.cached_views}
+                options = recipe(f"adapt/{method}") | shared | ARMS[arm]
                 run = pretrain(given.data, **options, knn_every=0, out=given.out / f"{method}-{arm}-{seed}")
                 figures[method, arm, seed] = _figures(run, given)
                 times[method, arm, seed] = median_seconds(run)

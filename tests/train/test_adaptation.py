@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import nn
 
 from hirl import Hierarchy, Run, pretrain
 from hirl.cli.main import main
-from hirl.data import Shapes
+from hirl.data import Shapes, open_images
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import make_backbone
 from hirl.encoders.encoder_file import EncoderMetadata, save_encoder
 from hirl.features import view_cache
+from hirl.features.extractor import preprocessing_for
 from hirl.features.open_encoder import open_encoder
 from hirl.features.view_cache import CachedViews, PlainFeatures, cached_views, fitting_views
 from hirl.hierarchy.following import follow
@@ -28,6 +30,7 @@ from hirl.methods import MoCoV2, SimSiam, SwAV
 from hirl.methods.base import Method, Plan
 from hirl.ranks import Ranks
 from hirl.runs.faults import find_faults
+from hirl.train import setup
 from hirl.train.feature_loader import FeatureLoader
 from hirl.train.joint import first_output
 from hirl.train.loop import Loop
@@ -62,6 +65,28 @@ def start(tmp_path_factory: pytest.TempPathFactory, images: Shapes) -> str:
 @pytest.fixture(scope="module")
 def images() -> Shapes:
     return Shapes(images=96, size=16, cache=False)
+
+
+@pytest.mark.parametrize(("unfreeze", "size"), [(0, 224), (1, 96)])
+def test_a_frozen_encoder_sees_files_as_large_as_pages_without_a_run_do(
+    unfreeze: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "photos").mkdir()
+    for place in range(24):
+        Image.new("RGB", (40, 30 + place), (place, 0, 0)).save(tmp_path / "photos" / f"{place}.png")
+
+    class Built(Exception):  # noqa: N818
+        pass
+
+    def build(_fabric: Any, settings: Any, *_: Any, **__: Any) -> None:
+        raise Built(settings.image_size)
+
+    monkeypatch.setattr(setup, "build", build)
+    with pytest.raises(Built, match=f"^{size}$"):
+        pretrain(tmp_path / "photos", out=tmp_path / "run", unfreeze=unfreeze, accelerator="cpu")
+    if not unfreeze:
+        encoder = open_encoder("tf_efficientnet_lite0")
+        assert preprocessing_for(encoder, open_images(tmp_path / "photos")).size == size
 
 
 def method(kind: type[Method] = MoCoV2) -> Method:

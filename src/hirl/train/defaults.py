@@ -133,7 +133,8 @@ def choose_adaptation(
         reasons["epochs"] = "with passes over all images" if unfreeze else "seconds each, for the encoder stays frozen"
     if image_size is None:
         image_size = start.size_for(side)
-        reasons["image_size"] = f"the images have {side} px" if side == image_size else "what the encoder is made for"
+        own = start.format is None or start.format.size != image_size == side
+        reasons["image_size"] = f"the images have {side} px" if own else "what the encoder is made for"
     if batch_size is None:
         batch_size = min(int(options["batch_size"]), max(16, power_of_two(N / 8)), power_of_two(N))
         reasons["batch_size"] = f"{N // batch_size:,} steps per epoch"

@@ -53,7 +53,7 @@ def _with_arguments(given: GivenSettings, method: Method, data: TrainingImages, 
     """The choices for a method that was given with all its arguments."""
     size = data.images.default_size
     if given.image_size is None and start is not None and (method.is_adapted or given.unfreeze):
-        size = start.encoder.size_for(data.typical_side())
+        size = start.encoder.size_for(_side_for_start(given, data))
     return _filled(given, Choices(method, size, min(BATCH_SIZE, len(data)), EPOCHS, EQ_4_WEIGHT))
 
 
@@ -83,10 +83,19 @@ def _chosen(
         machine = read_machine(accelerator)
         return choose(kind, N, side, machine, **sizes), f"{about} and {machine}:"
     if start.heads is None:
-        found = choose_adaptation(kind, N, side, start.encoder, given.unfreeze, **sizes)
+        found = choose_adaptation(kind, N, _side_for_start(given, data), start.encoder, given.unfreeze, **sizes)
     else:
         found = choose_continuation(kind, N, side, start.encoder, start.heads, read_machine(accelerator), **sizes)
     return found, f"{about}, starting from {start.encoder.name}:"
+
+
+def _side_for_start(given: GivenSettings, data: TrainingImages) -> int:
+    """The side of the images that a start's own size is compared with.
+
+    A frozen encoder sees each image a few times only, so as large as on a page without a run, or the tree of the run
+    would be the worse one. Blocks that train see all images in every epoch.
+    """
+    return data.typical_side() if given.unfreeze else data.images.default_size
 
 
 def _settings(
