@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from hirl import PrototypeTree, Run
 from hirl.cli.main import main
 from hirl.explore.collection import Collection
 from hirl.explore.kept_tree import tree_id
+from hirl.explore.search import different_levels
 
 pytestmark = pytest.mark.filterwarnings("default:.*left out:UserWarning")  # of the damaged image
 
@@ -324,3 +326,9 @@ def test_mistakes_about_pages(files: Path, photos: Path, tmp_path: Path, capsys:
     assert (tmp_path / "full" / "letter.txt").read_text() == "dear"
     assert run_line("tree", tmp_path / "no_run") == 2
     assert "no_run" in capsys.readouterr().err
+
+
+def test_levels_without_heads_are_searched_once() -> None:
+    same, other = torch.ones(3, 2), torch.zeros(3, 2)
+    assert different_levels(SimpleNamespace(z=(same, same.clone(), same))) == [0]  # type: ignore[arg-type]
+    assert different_levels(SimpleNamespace(z=(same, other, other.clone()))) == [0, 1, 2]  # type: ignore[arg-type]

@@ -27,7 +27,9 @@ def cluster_options(parser: Parser) -> None:
     parser.add_argument("features", type=Path, help=f"One row per image: {FEATURES}, or a folder of its parts.")
     parser.add_argument("--out", type=Path, required=True, help=f"The file to write the tree to, {SUFFIX}.")
     parser.add_argument(
-        "--levels", type=list[PositiveInt], help="Nodes per level, fine to coarse; by default chosen to fit N."
+        "--levels",
+        type=list[PositiveInt],
+        help="Nodes per level, fine to coarse; by default chosen to fit the features.",
     )
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="Seed of the starting rows.")
     parser.add_options(HierarchicalKMeans)

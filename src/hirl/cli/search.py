@@ -25,7 +25,7 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--level",
         type=NonNegativeInt,
-        help="Compare z0 (the finest), z1 … or zL (the coarsest); by default each of them.",
+        help="Compare z0 (the finest), z1 … or zL (the coarsest); by default each of them that differs from z0.",
     )
     parser.add_argument("--count", type=PositiveInt, default=24, help="Images to find per level.")
     parser.add_argument("--out", type=Path, help="The page's folder; by default search/ in the run's folder.")
@@ -37,7 +37,14 @@ def run(config: Namespace) -> None:
 
     from hirl.explore.gallery_page import write_gallery
     from hirl.explore.page import page_folder
-    from hirl.explore.search import NO_ENCODER, open_query, query_representations, search, search_report
+    from hirl.explore.search import (
+        NO_ENCODER,
+        different_levels,
+        open_query,
+        query_representations,
+        search,
+        search_report,
+    )
     from hirl.explore.subjects import subject_kind
     from hirl.terminal.progress import progress_bars
 
@@ -48,7 +55,7 @@ def run(config: Namespace) -> None:
     collection = collection_of(config)
     query = open_query(config.query, channels=collection.images.channels)
     z = query_representations(collection, query, method=config.method, device=config.device)
-    levels = list(range(len(z))) if config.level is None else [config.level]
+    levels = different_levels(collection) if config.level is None else [config.level]
     found = search(collection, z, levels, count=config.count, without=Path(config.query))
     report = search_report(collection, config.query, z, found)
     with progress_bars() as progress, page_folder(folder) as aside:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hirl.data.sources import in_memory
@@ -59,6 +60,12 @@ def query_representations(
     preprocessing = preprocessing_for(encoder, query, image_size=size, device=find_device(device), workers=0)
     extractor = Extractor(encoder, preprocessing, method=method)
     return extractor.representations(query)[0] if encoder.has_heads else extractor.features(query)
+
+
+def different_levels(collection: Collection) -> list[int]:
+    """z⁰ and the levels that differ from it; without heads, as in an adapted run, none does."""
+    z = collection.z
+    return [level for level in range(len(z)) if level == 0 or not torch.equal(z[level], z[0])]
 
 
 def search(

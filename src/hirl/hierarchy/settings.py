@@ -37,12 +37,13 @@ class Hierarchy:
             nodes without heads, else paths.
         negatives: For paths: negative paths per image; null for all.
         temperature: For nodes: that of the softmax.
-        start_epoch: T₁, the first epoch with a tree, counted from 0. By default half of the epochs if the method's
-            arguments are chosen for the images, else, for a method with arguments or a recipe, a tenth of them.
+        start_epoch: T₁, the first epoch with a tree, counted from 0. By default 0 from a trained encoder,
+            half of the epochs if the method's arguments are chosen for the images, and a tenth of them for a method
+            with arguments or a recipe.
         head_layers: Linear layers per head h_l; by default 2. 0, the default with a frozen or unfrozen encoder, is for
             no heads: tree and L_SPD are then of the encoder's features in place of z⁰.
-        weight: Factor on L_SPD. By default, if the method's arguments are chosen for the images on a CPU, that of the
-            method's recipe in small/; else 1, as in Eq. 4.
+        weight: Factor on L_SPD. By default that of the method's recipe in adapt/ with a frozen encoder, that of its
+            recipe in small/ if its arguments are chosen for the images on a CPU, else 1, as in Eq. 4.
         features: What is clustered: "pass" embeds all images, unaugmented and in eval mode, as the paper does; "bank"
             saves that time and takes z⁰ of each image's second view from training, which is augmented, computed with
             batch norm in training mode and up to an epoch old. By default bank, or pass if the encoder is frozen, when
