@@ -25,10 +25,8 @@ from .test_damage import (
     READERS,
     TINY,
     Case,
+    check_case,
     check_continued,
-    check_files,
-    check_outcome,
-    check_same,
     contents,
     damage,
     rewind,
@@ -122,15 +120,8 @@ def test_a_damaged_file_costs_nothing_else(
     for number, case in enumerate(cases[part::PARTS]):
         root = copied(folders, case.run, tmp_path / str(number))
         damage(root / case.run / case.file, case.damage, dice)
-        before = contents(root / case.run)
         try:
-            code, out, errors = run_command(case.command, root, case.run)
-            check_outcome(case, code, out, errors)
-            if code == 0:
-                check_same(case, out, errors, outputs.get((case.run, case.command)), root, folders)
-            check_files(case, code, before, contents(root / case.run))
-            if case.command == "resume" and code == 0:
-                check_continued(Run(root / case.run), before, reference)
+            if check_case(case, root, folders, outputs.get((case.run, case.command)), reference):
                 assert Run(root / case.run).adaptation == Run(folders / "adapted").adaptation
         except (Exception, SystemExit) as error:  # so that all are listed
             failed.append(f"{case}: {error!r}")

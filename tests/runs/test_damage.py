@@ -191,18 +191,25 @@ def test_a_damaged_file_costs_nothing_else(
         shutil.copy(folders / f"{case.run}.yaml", root)
         shutil.copy(folders / "shapes.npz", root)
         damage(root / case.run / case.file, case.damage, dice)
-        before = contents(root / case.run)
         try:
-            code, out, errors = run_command(case.command, root, case.run)
-            check_outcome(case, code, out, errors)
-            if code == 0:
-                check_same(case, out, errors, outputs.get((case.run, case.command)), root, folders)
-            check_files(case, code, before, contents(root / case.run))
-            if case.command == "resume" and code == 0:
-                check_continued(Run(root / case.run), before, reference)
+            check_case(case, root, folders, outputs.get((case.run, case.command)), reference)
         except BaseException as error:
             raise AssertionError(f"seed {seed}, {case}: {error!r}") from error
         shutil.rmtree(root)
+
+
+def check_case(case: Case, root: Path, folders: Path, expected: str | None, reference: dict[str, torch.Tensor]) -> bool:
+    """Run the command on the damaged copy in `root`, and check all that follows; whether it continued the run."""
+    before = contents(root / case.run)
+    code, out, errors = run_command(case.command, root, case.run)
+    check_outcome(case, code, out, errors)
+    if code == 0:
+        check_same(case, out, errors, expected, root, folders)
+    check_files(case, code, before, contents(root / case.run))
+    continued = case.command == "resume" and code == 0
+    if continued:
+        check_continued(Run(root / case.run), before, reference)
+    return continued
 
 
 def check_outcome(case: Case, code: int, out: str, errors: str) -> None:
