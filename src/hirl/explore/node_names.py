@@ -30,6 +30,7 @@ SHARE, LIFT = 0.5, 1.5
 # probabilities on, averaged over its images, and if all images have it so many times less: what a classifier sees
 # everywhere is what it takes an unknown sort of image for.
 CLASS_SHARE, KIND_SHARE, PAIR_SHARE, CLASS_LIFT, KIND_CLASSES = 0.3, 0.25, 0.3, 3.0, 5
+FAMILIAR_SHARE = 0.2  # of the images, in leaves that the classifier knows: with fewer, most of its names are accidents
 # What a definition calls the thing itself ends before the first of these.
 FURTHER = re.compile(
     r"[,;:()]|\b(?:with|having|used|that|which|from|in|for|on|to|made|consisting|native|held|and|or|by|at)\b"
@@ -92,27 +93,31 @@ def label_names(tree: PrototypeTree, labels: Tensor, names: Sequence[Sequence[st
 def class_names(tree: PrototypeTree, features: Tensor, classifier: ImageNetClassifier) -> dict[str, Suggestion]:
     """The class that a classifier sees in a node's images; else a kind that its classes share; else two classes.
 
-    Nodes whose images it is not familiar with on average get no name: it may be sure of a class all the same. Nor do
-    leaves with two classes: two in three such pairs were wrong (docs/log.md, trial 41).
+    Nodes whose images it is not familiar with on average get no name: it may be sure of a class all the same. Nor does
+    any node where it knows few of the images at all, nor do leaves with two classes: two in three such pairs were wrong
+    (docs/log.md, trials 41 and 42).
     """
     sums = torch.zeros(tree.levels[0], len(classifier.names))
-    energy = torch.zeros(tree.levels[0], 1)
+    logits_and_lengths = torch.zeros(tree.levels[0], 2)
     for some in torch.arange(len(features)).split(4096):
-        logits = features[some].float() @ classifier.weight.float().T + classifier.bias.float()
+        rows = features[some].float()
+        logits = rows @ classifier.weight.float().T + classifier.bias.float()
         sums.index_add_(0, tree.leaves[some], logits.softmax(1))
-        energy.index_add_(0, tree.leaves[some], logits.logsumexp(1, keepdim=True))
+        logits_and_lengths.index_add_(0, tree.leaves[some], torch.stack([logits.amax(1), rows.norm(dim=1)], dim=1))
+    familiar = [of[:, 0] >= classifier.familiar * of[:, 1] for of in _per_level(tree, logits_and_lengths)]
+    if familiar[0][tree.leaves].float().mean() < FAMILIAR_SHARE:
+        return {}
     titles = [name.split(",")[0] for name in classifier.names]
     terms, has_kind = _kinds(classifier)  # (C, K)
     found: dict[str, Suggestion] = {}
     overall = sums.sum(0) / sums.sum()
-    for level, (mass, logs) in enumerate(zip(_per_level(tree, sums), _per_level(tree, energy), strict=True)):
+    for level, mass in enumerate(_per_level(tree, sums)):
         images = mass.sum(1, keepdim=True).clamp(min=1e-6)
-        familiar = (logs >= classifier.familiar * images).flatten().tolist()
         kinds = shared_terms(mass @ has_kind, images[:, 0], least=KIND_SHARE, lift=CLASS_LIFT).tolist()
         share, which = (of[:, :2] for of in (mass / images).sort(dim=1, descending=True, stable=True))
         special = (share >= CLASS_LIFT * overall[which]).tolist()
         for node, ((first, second), (p, q)) in enumerate(zip(which.tolist(), share.tolist(), strict=True)):
-            if not familiar[node]:
+            if not familiar[level][node]:
                 continue
             if p >= CLASS_SHARE and special[node][0]:
                 name = titles[first]
