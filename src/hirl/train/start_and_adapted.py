@@ -37,7 +37,7 @@ from hirl.train.start import Start, adaptation_view
 MOST_IMAGES = 2_000
 QUERY_EVERY = 5
 HALVES = 10  # random halves of the images that the noise is measured on
-ERRORS = 2.5  # standard errors from which a difference counts
+ERRORS = 3  # standard errors from which a difference counts; measured in docs/log.md
 
 Sides = dict[str, tuple[float, float, float]]
 """By name of a figure, its value for the start, for the adapted encoder, and the least difference that counts.
