@@ -22,7 +22,7 @@ from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.settings import Hierarchy
 from hirl.run import Run
 from hirl.studies.arms import BASE
-from hirl.studies.compare import median_seconds
+from hirl.studies.compare import epoch_times
 from hirl.studies.comparison_tables import Figures, numbers, pooled, running_time, side_by_side
 from hirl.terminal.tables import print_tables, write_tables
 from hirl.train.pretrain import pretrain
@@ -70,7 +70,7 @@ def main() -> None:
                 options = recipe(f"adapt/{method}") | shared | ARMS[arm]
                 run = pretrain(given.data, **options, knn_every=0, out=given.out / f"{method}-{arm}-{seed}")
                 figures[method, arm, seed] = _figures(run, given)
-                times[method, arm, seed] = median_seconds(run)
+                times[method, arm, seed] = epoch_times(run)
                 if arm == BASE:  # the start is the same for all, and evaluated once
                     figures[method, "frozen", seed] = _figures(run.start_file, given)
                 tables = {"figures": side_by_side(figures, given.seeds), "all methods": pooled(figures, given.seeds)}

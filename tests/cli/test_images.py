@@ -33,13 +33,34 @@ def test_unreadable_images_are_crossed_out_and_listed(photos: Path, capsys: pyte
     assert "tabby/1.png" in shown
 
 
+def test_unreadable_files_are_not_counted_as_images(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = photos / "cats" / "tabby" / "1.png"
+    cut = photos / "cats" / "persian" / "1.png"
+    whole.write_bytes(b"broken")
+    cut.write_bytes(cut.read_bytes()[:-40])  # its header is sound
+    assert main(["images", str(photos)]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "7 images" in shown
+    assert "7 of 9 files can be read: every one was decoded to its end" in shown
+    assert "Unreadable, and not counted above: 2" in shown
+    assert "tabby/1.png" in shown
+    assert "persian/1.png" in shown
+    counts = next(row for row in shown.split("│ 0 │")[1:])
+    assert [int(cell) for cell in counts.split("│")[1:4]] == [2, 2, 3]
+    assert main(["images", str(photos), "--unread"]) == 0
+    shown = capsys.readouterr().out
+    assert "9 images" in shown
+    assert "Files were counted by their names and not read" in shown
+
+
 def test_a_warning_is_a_single_line(photos: Path) -> None:
     (photos / "loose.png").write_bytes((photos / "cats" / "tabby" / "1.png").read_bytes())
     command = [sys.executable, "-m", "hirl.cli.main", "images", str(photos)]  # pytest would catch the warning
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert shown.returncode == 0
-    assert shown.stderr.startswith("hirl: warning: ")
-    assert len(shown.stderr.splitlines()) == 1
+    warning, progress = shown.stderr.splitlines()
+    assert warning.startswith("hirl: warning: ")
+    assert progress.startswith("looking for unreadable images: 10 in ")
 
 
 MISTAKES = {

@@ -1,4 +1,11 @@
-"""Run folders with a damaged file: every command ends as without the damage or says so, and keeps what can be kept."""
+"""Run folders with a damaged file: every command ends as without the damage or says so, and keeps what can be kept.
+
+    python -m pytest -n 0 tests/runs/test_damage.py tests/runs/test_adapted_damage.py
+
+damages every file of finished and unfinished runs, adapted ones included: 200 commands of runs from nothing, drawn from
+all files, damages and commands, and those of adapted runs; and 400 times a bit, 2,000 bytes or a tenth of a file that
+is then read.
+"""
 
 from __future__ import annotations
 

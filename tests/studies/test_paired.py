@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import permutation_test, ttest_1samp
 
-from hirl.studies.comparison_tables import Figures, numbers, pooled, side_by_side
+from hirl.studies.comparison_tables import FEWEST_EPOCHS, Figures, numbers, pooled, running_time, side_by_side
 from hirl.studies.paired import FLIPS, paired
 from hirl.terminal.figures import share
 
@@ -104,3 +104,13 @@ def test_an_arm_without_any_finite_figure_is_reported() -> None:
     figures |= {("A", "HIRL", seed): {"knn": share(value)} for seed, value in ((0, math.nan), (1, math.inf))}
     assert side_by_side(figures, [0, 1])[1] == ["A", "knn", "50.00 ± 0.00", "NaN", "NaN (2 pairs left out)", ""]
     assert pooled(figures, [0, 1])[1] == ["knn", "HIRL", "0 of 0", "NaN (2 pairs left out)", "", ""]
+
+
+@pytest.mark.parametrize(("base", "hirl", "known"), [(3, 1, False), (3, 0, False), (4, 9, False), (5, 5, True)])
+def test_a_ratio_of_times_needs_some_epochs(base: int, hirl: int, known: bool) -> None:
+    """Counted over the seeds, in both arms."""
+    times: Figures = {("DINO", "base", 0): {"seconds": 4.0, "epochs": base - 1}}
+    times |= {("DINO", "base", 1): {"seconds": 4.0, "epochs": 1}, ("DINO", "HIRL", 1): {"seconds": 5, "epochs": hirl}}
+    heading, row = running_time(times, [0, 1])
+    assert heading[-1] == f"ratio (from {FEWEST_EPOCHS} epochs each)"
+    assert row == ["DINO", "HIRL", "4.0", "5.0", f"{base} / {hirl}", "1.25×" if known else "too few epochs"]

@@ -36,7 +36,7 @@ from hirl.train.joint import first_output
 from hirl.train.loop import Loop
 from hirl.train.partners import find_partners
 from hirl.train.start import adaptation_view
-from hirl.train.start_and_adapted import comparison_text
+from hirl.train.start_and_adapted import compare_with_start, comparison_text
 
 BACKBONE: dict[str, Any] = {"layers": [1, 1, 1, 1], "channels": [4, 4, 8, 8]}
 HALVES = (0.5, 0.5, 0.5)
@@ -138,20 +138,67 @@ def test_the_run_has_the_start_and_one_encoder_of_images(adapted: Run, start: st
 
 
 def test_start_and_adapted_stand_side_by_side(adapted: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """`hirl show` repeats what the run said at its end, with the same verdict."""
     assert adapted.adaptation is not None
     assert {"silhouette of 4 clusters", "views nearest to their own image", "KNN, label level 0"} <= set(
         adapted.adaptation
     )
     assert main(["show", str(adapted.folder)]) in (0, None)
     shown = capsys.readouterr().out
-    assert "the start → the adapted encoder" in shown
-    assert "is better" in shown
+    text = comparison_text(adapted.adaptation)
+    assert text in shown
+    assert "the start → the adapted encoder" in text
+    assert "is better" in text
+    logged = adapted.log_file.read_text()
+    assert all(line in logged for line in text.splitlines())
+
+
+def test_figures_without_their_noise_are_not_shown(adapted: Run, tmp_path: Path) -> None:
+    """As they were written before: repeating the command measures them again."""
+    copy = Run(shutil.copytree(adapted.folder, tmp_path / "run"))
+    copy.adaptation_file.write_text('{"silhouette of 4 clusters": [0.2, 0.3]}')
+    assert copy.adaptation is None
+    assert find_faults(copy) == ["adaptation.json is damaged"]
 
 
 def test_differences_within_the_noise_name_no_winner() -> None:
-    shown = comparison_text({"silhouette": (0.041078, 0.041118), "agreement": (0.365, 0.36), "views": (0.8, 0.8)})
+    shown = comparison_text({"silhouette": (0.041, 0.081, 0.05), "agreement": (0.36, 0.32, 0.05), "views": (0.8,) * 3})
+    assert "0.041 → 0.081  (+0.040; counts from 0.050 on)" in shown
     assert "Neither encoder is better: adaptation raises 0 of 3 figures" in shown
-    assert "The start is better" in comparison_text({"silhouette": (0.5, 0.4), "agreement": (0.365, 0.37)})
+    better = comparison_text({"silhouette": (0.041, 0.081, 0.03), "agreement": (0.36, 0.32, 0.05)})
+    assert "The adapted encoder is better: adaptation raises 1 of 2 figures" in better
+    assert "The start is better" in comparison_text({"silhouette": (0.5, 0.48, 0.01), "agreement": (0.3, 0.4, 0.2)})
+
+
+def noisy_rows(groups: torch.Tensor, noise: float, seed: int) -> torch.Tensor:
+    """Features (n, 2, 32) of images of these groups and of a view of each."""
+    draw = torch.Generator().manual_seed(seed)
+    images = 4 * torch.eye(32)[groups] + torch.randn(len(groups), 32, generator=draw)
+    return images[:, None] + noise * torch.randn(len(groups), 2, 32, generator=draw)
+
+
+def test_encoders_that_are_equally_good_have_no_winner() -> None:
+    """Their figures differ by much more than 0.01, since there are few images."""
+    groups = torch.arange(120) % 8
+    winners = differ = 0
+    for seed in range(10):
+        sides = compare_with_start(
+            *(noisy_rows(groups, 0.6, 2 * seed + side) for side in (0, 1)), groups[:, None], (16, 8), seed=seed
+        )
+        winners += "Neither" not in comparison_text(sides)
+        differ += sum(abs(start - adapted) >= 0.01 for start, adapted, _ in sides.values())
+    assert winners <= 3
+    assert differ >= 30
+
+
+def test_a_better_encoder_is_named_and_more_images_tell_smaller_differences() -> None:
+    least = {}
+    for count in (160, 1600):
+        groups = torch.arange(count) % 8
+        sides = compare_with_start(noisy_rows(groups, 1, 0), noisy_rows(groups, 0.3, 1), None, (16, 8), seed=0)
+        assert "The adapted encoder is better" in comparison_text(sides)
+        least[count] = sides["views nearest to their own image"][2]
+    assert 1.5 < least[160] / least[1600] < 7  # √10, as well as ten halves tell
 
 
 @pytest.mark.parametrize("kind", [SimSiam, SwAV])

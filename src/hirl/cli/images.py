@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,9 @@ from hirl.config.parser import Parser
 
 if TYPE_CHECKING:
     from hirl.data import ImageSet
+    from hirl.data.sources.image_set import BadImage
+
+MOST_LISTED = 20  # unreadable files
 
 
 def images_options(parser: Parser) -> None:
@@ -26,6 +30,9 @@ def images_options(parser: Parser) -> None:
     parser.add_argument("--split", help="train, val, test …; by default the training split")
     parser.add_argument("--root", type=Path, help="the folder that holds a torchvision data set")
     parser.add_argument("--download", action="store_true", help="download a missing torchvision data set")
+    parser.add_argument(
+        "--unread", action="store_true", help="count files by their names, without reading them: quick, but not checked"
+    )
     parser.add_argument("--tile", type=PositiveInt, default=64, help="side of an image on the sheet in pixels")
     parser.add_argument("--columns", type=PositiveInt, default=4, help="images per class on the sheet")
     sheet_options(parser, required=False)
@@ -34,10 +41,18 @@ def images_options(parser: Parser) -> None:
 def run_images(config: Namespace) -> None:
     from hirl.data import Skipped, open_images
     from hirl.explore import class_sheet
+    from hirl.explore.readable import unreadable_images
+    from hirl.terminal.progress import progress_bars
 
     check_sheet(config)
     images = open_images(config.source, split=config.split, root=config.root, download=config.download)
-    print_images(images)
+    unreadable = []
+    if not config.unread:
+        with progress_bars() as progress:
+            unreadable = unreadable_images(images, progress=progress)
+    print_images(images, [bad.index for bad in unreadable])
+    if images.pixels is None:
+        print_readable(len(images), unreadable, read=not config.unread)
     print_other_files(config.source)
     if config.out is not None:
         skipped = Skipped()
@@ -66,9 +81,30 @@ def print_other_files(source: str) -> None:
         print(f"Not counted: {', '.join(shown)}")
 
 
-def print_images(images: ImageSet) -> None:
-    """Print a row per label level, finest first: classes, images per class, and the first class names."""
-    title = f"{images.name}: {len(images):,} images"
+def print_readable(count: int, unreadable: Sequence[BadImage], *, read: bool) -> None:
+    """Print how many images can be read, how that is known, and which cannot be read, with the reason."""
+    if not read:
+        print("Files were counted by their names and not read: some may be unreadable")
+        return
+    print(f"{count - len(unreadable):,} of {count:,} files can be read: every one was decoded to its end")
+    if unreadable:
+        print(f"Unreadable, and not counted above: {len(unreadable):,}")
+        for bad in unreadable[:MOST_LISTED]:
+            print(f"  {bad}")
+        if len(unreadable) > MOST_LISTED:
+            print(f"  and {len(unreadable) - MOST_LISTED:,} more")
+
+
+def print_images(images: ImageSet, without: Sequence[int] = ()) -> None:
+    """Print a row per label level, finest first: classes, images per class, and the first class names.
+
+    `without`: the images that do not count.
+    """
+    import torch
+
+    counted = torch.ones(len(images), dtype=torch.bool)
+    counted[list(without)] = False
+    title = f"{images.name}: {int(counted.sum()):,} images"
     if images.pixels is not None:
         height, width = images.pixels.shape[-2:]
         title += f" of {width} × {height} pixels"
@@ -79,7 +115,7 @@ def print_images(images: ImageSet) -> None:
     for heading in ("level", "classes", "fewest", "median", "most", "names"):
         table.add_column(heading, justify="left" if heading == "names" else "right")
     for level, names in enumerate(images.label_names):
-        counts = images.labels[:, level].bincount(minlength=len(names))
+        counts = images.labels[counted, level].bincount(minlength=len(names))
         figures = [len(names), int(counts.min()), int(counts.median()), int(counts.max())]
         few = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
         table.add_row(str(level), *(f"{figure:,}" for figure in figures), escape(few))

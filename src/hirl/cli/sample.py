@@ -1,4 +1,4 @@
-"""`hirl sample`: a balanced, diverse part of the images, such as to label first."""
+"""`hirl sample`: a balanced, diverse part of the images without copies, such as to label first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ SIZE = 200  # images to choose unless told otherwise
 
 def options(parser: Parser) -> None:
     collection_options(parser)
-    parser.add_argument("--size", type=PositiveInt, help="Images to choose; by default 200, or all if there are fewer.")
+    parser.add_argument(
+        "--size",
+        type=PositiveInt,
+        help="Images to choose; by default 200, or all if there are fewer. Copies, exact and near ones as hirl "
+        "duplicates finds them, count as one image, of which only the file that it keeps may be chosen.",
+    )
     parser.add_argument(
         "--pick",
         type=Literal["typical", "spread", "unsure"],
@@ -38,9 +43,10 @@ def options(parser: Parser) -> None:
 def run(config: Namespace) -> None:
     from hirl.explore.file_lists import check_list, check_unchanged, has_line_break, write_links, write_list
     from hirl.explore.image_rows import image_rows
-    from hirl.explore.sample import sample_images
+    from hirl.explore.sample import different_images, sample_images
     from hirl.explore.subjects import default_folder
     from hirl.files import atomic_folder
+    from hirl.terminal.progress import progress_bars
 
     if config.out is not None and config.links is not None:
         raise ValueError("--out names a list and --links a folder: give one of them")
@@ -53,8 +59,12 @@ def run(config: Namespace) -> None:
     collection = collection_of(config)
     if collection.tree_note:
         print(collection.tree_note)
-    size = min(SIZE, len(collection)) if config.size is None else config.size
-    chosen = sample_images(collection, size, pick=config.pick, seed=config.seed)
+    with progress_bars() as progress:
+        different, how = different_images(collection, device=config.device, progress=progress)
+    if copies := len(collection) - len(different):
+        print(f"{copies:,} of {len(collection):,} images are copies of others and are not chosen (found {how})")
+    size = min(SIZE, len(different)) if config.size is None else config.size
+    chosen = sample_images(collection, size, pick=config.pick, seed=config.seed, images=different)
     paths = [collection.images.path(index) for index in chosen]
     if config.links is not None:
         with atomic_folder(config.links) as aside:
@@ -72,4 +82,6 @@ def run(config: Namespace) -> None:
     print(f"Wrote {len(chosen):,} of {len(collection):,} images to {out}")
 
 
-SAMPLE = Command("sample", "choose a balanced, diverse part of the images through the tree", options, run)
+SAMPLE = Command(
+    "sample", "choose a balanced, diverse part of the images through the tree, without copies", options, run
+)

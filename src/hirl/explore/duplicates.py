@@ -47,6 +47,10 @@ CHUNK = 1 << 24  # cosines at a time
 MOST_PAIRS = 50  # per image on average; more means that the features do not tell images from each other
 
 
+class Indistinct(ValueError):  # noqa: N818
+    """The features do not tell images from each other."""
+
+
 @dataclass(frozen=True)
 class Copy:
     """An image that repeats the one its group keeps; `cosine` is between the two."""
@@ -70,16 +74,20 @@ def check_threshold(threshold: float) -> None:
         raise ValueError(f"threshold is {threshold}, but must be a cosine, between -1 and 1")
 
 
-def find_duplicates(collection: Collection, threshold: float, *, progress: Progress = no_progress) -> list[Copies]:
+def find_duplicates(
+    collection: Collection, threshold: float | None, *, progress: Progress = no_progress
+) -> list[Copies]:
     """Groups of copies, the largest first. Kept is an image in colour, then that with most pixels, bytes, or the first.
 
-    Every image of a group repeats the kept one itself, not only another copy.
+    Every image of a group repeats the kept one itself, not only another copy. Without a threshold, features are not
+    compared.
     """
-    check_threshold(threshold)
+    if threshold is not None:
+        check_threshold(threshold)
     images = collection.images
     same_bytes = _same_bytes(images)
     firsts = [image for image in range(len(collection)) if same_bytes.get(image, image) == image]
-    pairs = _pairs(collection.features, firsts, threshold, progress)
+    pairs = {} if threshold is None else _pairs(collection.features, firsts, threshold, progress)
     details = _all_details(images, firsts, progress)
     rows = {image: details[row] for row, image in enumerate(firsts)}
     pairs |= {pair: _cosine(collection.features, *pair) for pair in _certain_pairs(details, firsts, progress)}
@@ -180,7 +188,7 @@ def _pairs(features: Tensor, chosen: list[int], threshold: float, progress: Prog
         left, right = rows[near[:, 0] + start].tolist(), rows[near[:, 1] + start].tolist()
         pairs |= zip(zip(left, right, strict=True), values.tolist(), strict=True)
         if len(pairs) > MOST_PAIRS * len(unit):
-            raise ValueError(
+            raise Indistinct(
                 f"more than {MOST_PAIRS} images per image reach the threshold of {threshold:.4f}: the features do not "
                 "tell images from each other; give a higher --threshold or train longer"
             )

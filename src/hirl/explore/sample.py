@@ -1,4 +1,8 @@
-"""A balanced, diverse part of a collection, drawn through its tree: equal shares at the top, then downwards."""
+"""A balanced, diverse part of a collection, drawn through its tree: equal shares at the top, then downwards.
+
+Copies count once. Of the images that `hirl duplicates` calls copies of each other only the one that it keeps may be
+drawn; nodes are as large as they have different images, and the mean that typical images are near to is theirs too.
+"""
 
 from __future__ import annotations
 
@@ -10,46 +14,81 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.explore.collection import Collection
+from hirl.explore.duplicates import Indistinct, find_duplicates, measure_threshold
 from hirl.hierarchy.tree import PrototypeTree
+from hirl.terminal.progress import Progress, no_progress
 
 Pick = Literal["typical", "spread", "unsure"]
 PICKS = get_args(Pick)
-COPY = 1 - 1e-5  # cosine of z⁰ from which on two images count as copies: the same pixels in other batches, rounded
+SAME = 1 - 1e-5  # cosine of features of the same pixels in other batches, rounded
 
 
-def sample_images(collection: Collection, size: int, *, pick: Pick = "typical", seed: int = 0) -> list[int]:
+def different_images(
+    collection: Collection, *, device: str | None = None, progress: Progress = no_progress
+) -> tuple[Tensor, str]:
+    """The images (n,) without the copies that `hirl duplicates` would drop, and how copies were found.
+
+    The features of a file come without an encoder to measure a threshold with: theirs must be equal but for rounding.
+    """
+    threshold = SAME if collection.encoder is None else measure_threshold(collection, device=device)
+    try:
+        groups, how = find_duplicates(collection, threshold, progress=progress), "as hirl duplicates finds them"
+    except Indistinct:
+        how = "by files and details alone, as the features do not tell images from each other"
+        groups = find_duplicates(collection, None, progress=progress)
+    different = torch.ones(len(collection), dtype=torch.bool)
+    different[[copy.image for group in groups for copy in group.copies]] = False
+    return different.nonzero().flatten(), how
+
+
+def sample_images(
+    collection: Collection, size: int, *, pick: Pick = "typical", seed: int = 0, images: Tensor | None = None
+) -> list[int]:
     """The indices of `size` images of the collection, in order of their branches.
 
     Every node divides its share equally among its children, as far as they have images; what does not divide evenly
     goes to the largest of them, since a small sample should show what is common, and `seed` decides
-    between children of one size. A leaf gives its most typical images (`pick` typical), images far from each other, of
-    which the first is its most typical (spread), or those that nearly belong to another leaf (unsure). A copy of an
-    image that was chosen, equally typical, comes after all others of the leaf. A larger sample is not a superset of a
-    smaller one.
+    between children of one size. A leaf gives its most typical images, the nearest to the mean of the leaf (`pick`
+    typical), images far from each other, of which the first is its most typical (spread), or those that nearly belong
+    to another leaf (unsure). A larger sample is not a superset of a smaller one.
+
+    Args:
+        images: Those to choose from, (n,); by default `different_images`, so that no image comes with a copy of it or
+            is preferred for having many.
     """
     if pick not in PICKS:
         raise ValueError(f"pick is {pick!r}, but must be one of {', '.join(PICKS)}")
-    if not 1 <= size <= len(collection):
-        raise ValueError(f"size is {size}, but must be at least 1 and at most the {len(collection):,} readable images")
     if seed < 0:
         raise ValueError(f"seed is {seed}, but must be at least 0")
-    shares = leaf_shares(collection.tree, size, seed=seed)
-    tree = collection.tree
-    first = -tree.margins(collection.z[0], tree.leaves) if pick == "unsure" else collection.typicality()
+    if not 1 <= size <= len(collection):
+        raise ValueError(f"size is {size}, but must be at least 1 and at most the {len(collection):,} readable images")
+    images = different_images(collection)[0] if images is None else images
+    if size > len(images):
+        raise ValueError(
+            f"size is {size}, but must be at most {len(images):,}: of the {len(collection):,} readable images, the "
+            f"other {len(collection) - len(images):,} are copies of these"
+        )
+    tree, leaves = collection.tree, collection.tree.leaves[images]
+    rows = F.normalize(collection.z[0][images].float(), dim=1)
+    first = -tree.margins(collection.z[0][images], leaves)[:, 0] if pick == "unsure" else _typicality(rows, leaves)
     chosen: list[int] = []
-    by_leaf = _members(collection.tree)
-    for leaf, share in shares.items():
-        images = by_leaf[leaf]
-        images = images[first[images, 0].argsort(descending=True, stable=True)]
-        take = _spread if pick == "spread" else _first
-        chosen += take(collection.z[0], images, share).tolist()
+    for leaf, share in leaf_shares(tree, size, leaves, seed=seed).items():
+        members = (leaves == leaf).nonzero().flatten()
+        members = members[first[members].argsort(descending=True, stable=True)]
+        chosen += images[_spread(rows, members, share) if pick == "spread" else members[:share]].tolist()
     return chosen
 
 
-def leaf_shares(tree: PrototypeTree, size: int, *, seed: int) -> dict[int, int]:
-    """How many images each leaf gives, in the order of the tree; leaves that give none are left out."""
+def _typicality(rows: Tensor, leaves: Tensor) -> Tensor:
+    """(n,): the cosine between rows (n, D) of unit length and the mean of those of their leaf."""
+    means = torch.zeros(int(leaves.max()) + 1, rows.shape[1]).index_add_(0, leaves, rows)
+    return (rows * F.normalize(means, dim=1)[leaves]).sum(1)
+
+
+def leaf_shares(tree: PrototypeTree, size: int, leaves: Tensor, *, seed: int) -> dict[int, int]:
+    """How many of the images in these leaves (n,) each leaf gives, in the order of the tree, if any."""
     random = np.random.default_rng(seed)
-    sizes = [tree.sizes(level) for level in range(len(tree.levels))]
+    sizes = [path.bincount(minlength=count) for path, count in zip(tree.path(leaves).T, tree.levels, strict=True)]
     shares: dict[int, int] = {}
 
     def divide(level: int, nodes: list[int], share: int) -> None:
@@ -84,27 +123,9 @@ def equal_shares(sizes: list[int], total: int, random: np.random.Generator) -> l
     return shares.tolist()
 
 
-def _members(tree: PrototypeTree) -> list[Tensor]:
-    """The images of every leaf."""
-    order = tree.leaves.argsort(stable=True)
-    return list(order.split(tree.sizes(0).tolist()))
-
-
-def _first(z0: Tensor, images: Tensor, share: int) -> Tensor:
-    """The first images that are no copies of those chosen before them; then copies, if there are no others."""
-    unit = F.normalize(z0[images].float(), dim=1)
-    chosen: list[int] = [0]
-    copies: list[int] = []
-    for place in range(1, len(images)):
-        if len(chosen) == share:
-            break
-        (copies if (unit[chosen] @ unit[place]).max() > COPY else chosen).append(place)
-    return images[torch.tensor((chosen + copies)[:share])]
-
-
-def _spread(z0: Tensor, images: Tensor, share: int) -> Tensor:
+def _spread(rows: Tensor, images: Tensor, share: int) -> Tensor:
     """Farthest first: each next image is the one least like those chosen before it."""
-    unit = F.normalize(z0[images].float(), dim=1)
+    unit = rows[images]
     chosen = [0]
     nearest = unit @ unit[0]
     while len(chosen) < share:

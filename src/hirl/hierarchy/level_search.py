@@ -76,25 +76,16 @@ def search_levels(features: Features, *, seed: int = 0) -> tuple[ClusterCount, C
     if fault is not None:
         raise ValueError(fault)
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:MOST_ROWS]
-    sample = UnitRows(rows[order.to(rows.device)], name=rows.name)
-    reduction = {name: getattr(POOLED_FEATURES, name) for name in ("centre", "components", "whiten")}
-    units = fit_reduction(sample, Ranks(None), **reduction).project(sample)[:]
+    units = reduce_rows(rows[order.to(rows.device)])
     most = len(units) // 2 // LEAST_PER_CLUSTER
-    tried = [_tried(units, size, seed) for size in GRID if size <= most]
+    tried = [measure_clusters(units, size, seed=seed) for size in GRID if size <= most]
     if not tried:
         return None
     fine = max(tried, key=lambda found: found.score)
     if fine.score < CLEAR:
         return None
-    coarse = [_tried(units, size, seed) for size in COARSE_GRID if 4 * size <= fine.clusters]
+    coarse = [measure_clusters(units, size, seed=seed) for size in COARSE_GRID if 4 * size <= fine.clusters]
     return fine, max(coarse, key=lambda found: found.score)
-
-
-def _tried(units: Tensor, size: int, seed: int) -> ClusterCount:
-    build, half = HierarchicalKMeans(iterations=10), len(units) // 2
-    full, one, other = (build(part, (size,), seed=seed) for part in (units, units[:half], units[half:]))
-    agreement = adjusted_rand(one.assign(units), other.assign(units))
-    return ClusterCount(size, silhouette(units, full.leaves, size), agreement)
 
 
 def silhouette(units: Tensor, clusters: Tensor, count: int) -> float:
@@ -121,8 +112,16 @@ def adjusted_rand(one: Tensor, other: Tensor) -> float:
     return 1.0 if most == expected else (both - expected) / (most - expected)
 
 
-def measure_clusters(features: Features, clusters: int, *, seed: int = 0) -> ClusterCount:
-    """Return how well so many clusters fit features (N, D): their silhouette, and whether two halves agree on them."""
+def reduce_rows(features: Features) -> Tensor:
+    """Features (N, D) as clusters are looked for in them, (N, components)."""
     sample = UnitRows(features)
     reduction = {name: getattr(POOLED_FEATURES, name) for name in ("centre", "components", "whiten")}
-    return _tried(fit_reduction(sample, Ranks(None), **reduction).project(sample)[:], clusters, seed)
+    return fit_reduction(sample, Ranks(None), **reduction).project(sample)[:]
+
+
+def measure_clusters(units: Tensor, clusters: int, *, seed: int = 0) -> ClusterCount:
+    """Return how well so many clusters fit reduced rows in random order: their silhouette, and whether halves agree."""
+    build, half = HierarchicalKMeans(iterations=10), len(units) // 2
+    full, one, other = (build(part, (clusters,), seed=seed) for part in (units, units[:half], units[half:]))
+    agreement = adjusted_rand(one.assign(units), other.assign(units))
+    return ClusterCount(clusters, silhouette(units, full.leaves, clusters), agreement)

@@ -142,12 +142,18 @@ class RunFolder:
 
     @property
     def adaptation(self) -> dict[str, Any] | None:
-        """By name of a figure, [start, adapted]; None if no encoder was adapted, it is not finished, or damaged."""
+        """By name of a figure, (start, adapted, least difference that counts).
+
+        None if no encoder was adapted, the run is not finished, or the file is damaged or of an earlier format.
+        """
         try:
             verify(self.adaptation_file)
             found = json.loads(self.adaptation_file.read_text(encoding="utf-8"))
             found.pop("checksum", None)
-            return {str(name): (float(start), float(adapted)) for name, (start, adapted) in found.items()}
+            return {
+                str(name): (float(start), float(adapted), float(least))
+                for name, (start, adapted, least) in found.items()
+            }
         except (OSError, ValueError, TypeError, AttributeError):
             return None
 

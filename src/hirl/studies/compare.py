@@ -105,7 +105,7 @@ def compare(
         base = next(Run(folder / one) for one, key in every.items() if key == (name, BASE, seed))
         run = _trained(data, options[name] | changed, made[name][arm], folder / place, base, list(made[name].values()))
         figures[labels[name], arm, seed] = _evaluated(run, tasks, evaluation_data, test_data)
-        times[labels[name], arm, seed] = median_seconds(run)
+        times[labels[name], arm, seed] = epoch_times(run)
 
     asked = hashlib.sha256(repr((tasks, evaluation_data, test_data)).encode()).hexdigest()[:8]
     with closing(next_arms(list(every), folder, lambda place: (folder / f".{place}.{asked}").exists())) as places:
@@ -249,13 +249,16 @@ def _evaluated(run: Run, tasks: Sequence[str | Evaluation], data: Any, test_data
     return {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
 
 
-def median_seconds(run: Run) -> dict[str, float]:
-    """The median time of an epoch; with HIRL of those in stage two but the first, whose tree has no warm start."""
+def epoch_times(run: Run) -> dict[str, float]:
+    """The median time of an epoch and of how many; with HIRL of those in stage two but the first.
+
+    The tree of that one has no warm start: its time is taken if there is no other, but it does not count.
+    """
     config = run.config
     hierarchy = config["hierarchy"]
     start = 0 if hierarchy is None else hierarchy["start_epoch"]
     name = SECONDS_EPOCH.name
     taken = {line["epoch"]: line[name] for line in run.metrics() if name in line}
     first = start + (0 if hierarchy is None else 1)
-    later = [seconds for epoch, seconds in taken.items() if epoch > first] or [*taken.values()][-1:]
-    return {"seconds": median(later)} if later else {}
+    later = [seconds for epoch, seconds in taken.items() if epoch > first]
+    return {"seconds": median(later or [*taken.values()][-1:]), "epochs": len(later)} if taken else {}

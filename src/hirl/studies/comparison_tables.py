@@ -13,6 +13,7 @@ from hirl.terminal.tables import Cells, Rows
 
 Values = Mapping[str, float]  # figure → value
 Figures = dict[tuple[str, str, int], Values]  # method, arm, seed
+FEWEST_EPOCHS = 5  # of an arm, for a ratio of times
 
 
 def side_by_side(figures: Figures, seeds: list[int]) -> Cells:
@@ -81,7 +82,11 @@ def numbers(figures: Figures, seeds: list[int]) -> Rows:
 
 
 def running_time(times: Figures, seeds: list[int]) -> Cells:
-    """A row per method and arm: the time of an epoch and its ratio to that of the base."""
+    """A row per method and arm: the time of an epoch and its ratio to that of the base.
+
+    The ratio is left out if either arm has fewer than `FEWEST_EPOCHS` epochs over all seeds: the time of a single epoch
+    says more about what else the machine did meanwhile.
+    """
     methods, arms = _names(times)
     rows = []
     for method in methods:
@@ -90,8 +95,11 @@ def running_time(times: Figures, seeds: list[int]) -> Cells:
             values = column(times, method, arm, seeds, "seconds")
             if base and values:
                 ours, theirs = mean(values.values()), mean(base.values())
-                rows.append([method, arm, f"{theirs:.1f}", f"{ours:.1f}", f"{ours / theirs:.2f}×"])
-    return [["method", "arm", "seconds per base epoch", "per stage-two epoch", "ratio"], *rows]
+                epochs = [int(sum(column(times, method, one, seeds, "epochs").values())) for one in (BASE, arm)]
+                ratio = f"{ours / theirs:.2f}×" if min(epochs) >= FEWEST_EPOCHS else "too few epochs"
+                rows.append([method, arm, f"{theirs:.1f}", f"{ours:.1f}", "{} / {}".format(*epochs), ratio])
+    heading = ["method", "arm", "seconds per base epoch", "per stage-two epoch", "epochs timed"]
+    return [[*heading, f"ratio (from {FEWEST_EPOCHS} epochs each)"], *rows]
 
 
 def by_figure(figures: Figures, seeds: list[int]) -> dict[str, dict[tuple[str, str], dict[int, float]]]:

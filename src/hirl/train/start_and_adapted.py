@@ -3,6 +3,11 @@
 Figures without labels: the silhouette of as many clusters as the tree has nodes above its leaves, whether two halves of
 the images agree on these clusters, and how often an augmented view is nearest to its own image. With labels also KNN
 and the AMI of K-means with as many clusters as classes. All are of training images, from cached features.
+
+A difference counts if it is larger than the noise of its figure, which is measured: the same comparison is made on
+random halves of the images. A figure of n images that is an average has the standard error s / √n. That of a random
+half deviates from it by s / √(n/2) · √(1 − 1/2), which is s / √n as well: so the standard deviation of the differences
+over the halves is the standard error of the difference over all images. It includes the starts of K-means.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from hirl.encoders.encoder_file import network_hash
 from hirl.features.view_cache import cached_views
 from hirl.files import CHECKSUM, atomic_write
 from hirl.hierarchy.builder import HierarchicalKMeans
-from hirl.hierarchy.level_search import ClusterCount, measure_clusters
+from hirl.hierarchy.level_search import ClusterCount, measure_clusters, reduce_rows
 from hirl.hierarchy.levels import levels_by_number
 from hirl.metrics.agreement import mutual_information
 from hirl.metrics.knn import fitting_ks, knn_accuracy
@@ -31,10 +36,14 @@ from hirl.train.start import Start, adaptation_view
 
 MOST_IMAGES = 2_000
 QUERY_EVERY = 5
-NO_DIFFERENCE = 0.01  # below which a figure counts as unchanged: another seed changes some by more
+HALVES = 10  # random halves of the images that the noise is measured on
+ERRORS = 3  # standard errors from which a difference counts; measured in docs/log.md
 
-Sides = dict[str, tuple[float, float]]
-"""By name of a figure, its value for the start and for the adapted encoder; all are the better the larger."""
+Sides = dict[str, tuple[float, float, float]]
+"""By name of a figure, its value for the start, for the adapted encoder, and the least difference that counts.
+
+All are the better the larger.
+"""
 
 
 def compare_start(job: Job, start: Start, parts: RunParts) -> str:
@@ -89,17 +98,41 @@ def compare_with_start(
     labels (n, label levels); levels of the run's tree, None for a baseline.
     """
     levels = levels_by_number(len(start)) if levels is None else levels
-    clusters = max(2, min(levels[min(1, len(levels) - 1)], len(start) // 4))
-    before, after = (dict(_figures(rows, labels, clusters, seed)) for rows in (start, adapted))
-    return {name: (before[name], after[name]) for name in before}
+    clusters = levels[min(1, len(levels) - 1)]
+
+    units = [_reduced(rows[:, 0]) for rows in (start, adapted)]
+
+    def measure(some: Tensor) -> list[tuple[str, float, float]]:
+        known = None if labels is None else labels[some]
+        before, after = (
+            _figures(rows[some], None if found is None else found[some], known, clusters, seed)
+            for rows, found in zip((start, adapted), units, strict=True)
+        )
+        return [(name, figure, other) for (name, figure), (_, other) in zip(before, after, strict=True)]
+
+    random = torch.Generator().manual_seed(seed)
+    # In random order, since clusters of the first half of them are compared with those of the second.
+    orders = [torch.randperm(len(start), generator=random) for _ in range(1 + HALVES)]
+    everything, *halves = (measure(order[: len(order) // (2 if place else 1)]) for place, order in enumerate(orders))
+    changes = torch.tensor([[after - before for _, before, after in figures] for figures in halves])
+    counts = ERRORS * changes.double().std(0)
+    return {name: (*sides, float(least)) for (name, *sides), least in zip(everything, counts, strict=True)}
 
 
-def _figures(rows: Tensor, labels: Tensor | None, clusters: int, seed: int) -> Iterator[tuple[str, float]]:
-    images, views = rows.unbind(1)
+def _reduced(images: Tensor) -> Tensor | None:
+    """The features as clusters are looked for in them; None if all images have the same: there are no clusters."""
     try:
-        found = measure_clusters(images, clusters, seed=seed)
-    except RuntimeError:  # of eigh: all images have the same features: there are no clusters
-        found = ClusterCount(clusters, 0.0, 0.0)
+        return reduce_rows(images)
+    except RuntimeError:  # of eigh
+        return None
+
+
+def _figures(
+    rows: Tensor, units: Tensor | None, labels: Tensor | None, clusters: int, seed: int
+) -> Iterator[tuple[str, float]]:
+    images, views = rows.unbind(1)
+    clusters = max(2, min(clusters, len(images) // 4))
+    found = ClusterCount(clusters, 0.0, 0.0) if units is None else measure_clusters(units, clusters, seed=seed)
     yield f"silhouette of {clusters} clusters", found.silhouette
     yield "agreement of clusters from two halves", found.agreement
     own = [found.rows[:, 0] == torch.arange(len(images))[found.queries] for found in nearest_rows(images, views, 1)]
@@ -117,15 +150,19 @@ def _figures(rows: Tensor, labels: Tensor | None, clusters: int, seed: int) -> I
 
 
 def comparison_text(sides: Sides) -> str:
-    """A line per figure, and which of the two encoders is better in more of them, by at least NO_DIFFERENCE."""
+    """A line per figure, and which of the two encoders is better in more of them, by more than the noise of each."""
     width = max(map(len, sides))
-    rows = [f"  {name:<{width}}  {start:.3f} → {adapted:.3f}" for name, (start, adapted) in sides.items()]
+    rows = [
+        f"  {name:<{width}}  {start:.3f} → {adapted:.3f}  ({adapted - start:+.3f}; counts from {least:.3f} on)"
+        for name, (start, adapted, least) in sides.items()
+    ]
     better, worse = (
-        sum(sign * (after - before) >= NO_DIFFERENCE for before, after in sides.values()) for sign in (1, -1)
+        sum(sign * (after - before) > least for before, after, least in sides.values()) for sign in (1, -1)
     )
     winner = "Neither encoder is better"
     if better != worse:
         winner = f"The {'adapted encoder' if better > worse else 'start'} is better"
     heading = "the start → the adapted encoder, on training images; larger is better"
-    counts = f"raises {better} of {len(sides)} figures by {NO_DIFFERENCE} or more and lowers {worse}"
-    return "\n".join((heading, *rows, f"{winner}: adaptation {counts}."))
+    counts = f"raises {better} of {len(sides)} figures by more than their noise and lowers {worse}"
+    noise = f"A difference counts from {ERRORS} standard errors on, which random halves of the images gave."
+    return "\n".join((heading, *rows, f"{winner}: adaptation {counts}.", noise))
