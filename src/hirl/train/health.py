@@ -97,17 +97,15 @@ def check_tree(tree: PrototypeTree) -> Health:
                 "nodes at that level"
             )
     if one_image + empty > SMALL_LEAVES:
-        summary, M = f"{one_image:.0%} of the leaves hold a single image", tree.levels[0]
+        text, M = f"{one_image:.0%} of the leaves hold a single image", tree.levels[0]
         if empty:
-            summary = (
-                f"{summary} and {empty:.0%} hold none" if one_image else f"{empty:.0%} of the leaves hold no image"
-            )
+            text = f"{text} and {empty:.0%} hold none" if one_image else f"{empty:.0%} of the leaves hold no image"
         if N < FEW_PER_LEAF * M:
-            warnings.append(f"{summary}; use fewer leaves than {M:,} for {N:,} images")
+            warnings.append(f"{text}; use fewer leaves than {M:,} for {N:,} images")
         else:
             rest = float((sizes[0] > 1).float().mean())
             warnings.append(
-                f"{summary}, and nearly all of the {N:,} images share the other {rest:.0%}: these images have nearly the "
+                f"{text}, and nearly all of the {N:,} images share the other {rest:.0%}: these images have nearly the "
                 "same representation; check for duplicates (hirl duplicates), or start the hierarchy later"
             )
     figures = {ASSIGNMENT_ENTROPY.name: entropy, ONE_IMAGE_LEAVES.name: one_image, EMPTY_LEAVES.name: empty}
