@@ -61,7 +61,7 @@ def test_a_recipe_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--recipes", "small/dyno"]) == 2
     assert "there is neither a file nor a recipe 'small/dyno'" in capsys.readouterr().err
     assert main(["bench", "--recipes", "adapt/moco_v2"]) == 2
-    assert "is for features of a frozen encoder" in capsys.readouterr().err
+    assert "adapts a frozen encoder, but must train a network" in capsys.readouterr().err
 
 
 def test_a_call_within_another_counts_once() -> None:
@@ -97,7 +97,7 @@ def test_advice_names_what_is_faster() -> None:
     recipes = {"slow": MEASURED, "quick": MEASURED}
     same = "\n".join(advice(speeds, recipes, changed, MACHINE, N=1000))
     assert "quick is the fastest here: its 10 epochs of 1,000 images take about 2 min" in same
-    assert "--batch_size 128 is as good as half and twice of it" in same
+    assert "--batch_size 128 is as fast as half or twice of it" in same
     assert "which is no reason to use it" in same
     assert "Training waits for images 40% of the time" in same
     assert "take 10% to 10% of the time" in same

@@ -179,7 +179,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "too many leaves": (["{images}", "--config", "{config}", "--hierarchy.levels", "601"], "only 600 rows"),
     "a tree that never comes": (
         ["{images}", "--config", "{config}", "--hierarchy.start_epoch", "2"],
-        "never have a tree",
+        "start_epoch is 2, but must be at most",
     ),
     "a tree before the first epoch": (
         ["{images}", "--config", "{config}", "--hierarchy.start_epoch", "-1"],

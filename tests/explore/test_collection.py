@@ -139,7 +139,7 @@ def test_a_tree_may_come_from_a_file(collection: Collection, features: Path, pho
     assert torch.equal(found.tree.leaves, collection.tree.leaves)
     with (
         pytest.warns(UserWarning, match="left out"),
-        pytest.raises(ValueError, match=r"levels \(5,\) cannot be given here"),
+        pytest.raises(ValueError, match=r"levels is \(5,\), but must not be given here"),
     ):
         open_collection(features, photos, tree=tmp_path / "tree.safetensors", levels=(5,), quiet=True)
 

@@ -106,8 +106,9 @@ def test_a_tree_alone_is_recognised(
     collection.tree.save(file)
     assert run_line(command, file) == 2
     (sentence,) = capsys.readouterr().err.splitlines()
-    assert f"is a tree without features or images: use it as in hirl tree features.npy --data IMAGES --tree {file}" in (
-        sentence
+    assert (
+        f"is a tree, but must be features, a run or images: use hirl tree features.npy --data IMAGES --tree {file}"
+        in (sentence)
     )
 
 
@@ -223,7 +224,7 @@ def test_duplicates(runs: dict[str, Run], tmp_path: Path, capsys: pytest.Capture
         assert edited.read_bytes() == content
     np.save(tmp_path / "features.npy", np.random.default_rng(0).standard_normal((13, 4)).astype(np.float32))
     assert run_line("duplicates", tmp_path / "features.npy", "--data", tmp_path / "drawn") == 2
-    assert "has no encoder to measure the threshold with: give one with --threshold" in capsys.readouterr().err
+    assert "has no encoder to measure the threshold with: give it with --threshold" in capsys.readouterr().err
 
 
 def test_sample(files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -260,7 +261,7 @@ def test_sample(files: Path, photos: Path, tmp_path: Path, capsys: pytest.Captur
     for wrong, sentence in (
         (("--links", tmp_path / "links"), "exists already"),
         (("--out", tmp_path / "list.csv"), "exists already"),
-        (("--out", tmp_path / "list.doc"), "is a file of one of .txt, .csv, .json"),
+        (("--out", tmp_path / "list.doc"), "but must end in one of .txt, .csv, .json"),
         (("--out", tmp_path / "a.txt", "--links", tmp_path / "b"), "give one of them"),
         (("--size", "61"), "at most the 60 readable images"),
         (("--out", tmp_path / "none" / "a.txt"), "does not exist"),
@@ -268,7 +269,7 @@ def test_sample(files: Path, photos: Path, tmp_path: Path, capsys: pytest.Captur
         assert run_line(*line, *wrong) == 2
         assert sentence in capsys.readouterr().err.splitlines()[-1]
     assert run_line(*line, "--size", "60", "--out", tmp_path / "all.txt") == 2
-    assert "has a line break in its name: write a .csv or .json file" in capsys.readouterr().err
+    assert "has a line break in its name, but must not: write a .csv or .json file" in capsys.readouterr().err
     assert run_line(*line, "--size", "60") == 0
     assert (files.parent / "sample_60.csv").is_file()  # where the default, a .txt file, will not do
     assert run_line(*line, "--size", "60", "--out", tmp_path / "all.json") == 0
@@ -290,7 +291,7 @@ def test_maps(files: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureF
         assert (tmp_path / "map" / name).stat().st_size > 1000
     capsys.readouterr()
     assert run_line(*line, "--colour", "shape") == 2
-    assert "there is no colouring 'shape': choose from label, label-0, tree, tree-2" in capsys.readouterr().err
+    assert "colour is 'shape', but must be one of label, label-0, tree, tree-2" in capsys.readouterr().err
     assert run_line(*line, "--level", "3") == 2
     assert "there is no level 3" in capsys.readouterr().err
 
@@ -309,15 +310,18 @@ def test_mistakes_about_pages(files: Path, photos: Path, tmp_path: Path, capsys:
     (tmp_path / "names.json").write_text(json.dumps({"tree": "of another", "names": {}}))
     base = ("tree", files, "--data", photos, "--levels", "12", "5", "3")
     for wrong, sentence in (
-        (("--out", tmp_path / "full"), "is not empty and does not hold a page of hirl"),
-        (("--out", files), "it is a file; name a folder"),
+        (("--out", tmp_path / "full"), "has other content, but must be empty or hold a page of hirl"),
+        (("--out", files), "is a file, but must be a folder to write a page to"),
         (("--out", tmp_path / "none" / "page"), "does not exist"),
-        (("--figure", tmp_path / "figure.gif"), "a figure goes to a file of one of .png, .svg, .pdf"),
-        (("--figure", tmp_path / "figure.png", "--node", "7-1"), "the tree has no node 7-1: its nodes are 0-0 to 0-11"),
-        (("--figure", tmp_path / "figure.png", "--node", "cats"), "such as 2-17, not 'cats'"),
-        (("--node", "2-0"), "give the figure's file with --figure"),
-        (("--names", tmp_path / "names.json"), "belong to another tree"),
-        (("--names", files), "is not a file of names"),
+        (("--figure", tmp_path / "figure.gif"), "but must end in one of .png, .svg, .pdf"),
+        (("--figure", tmp_path / "figure.png", "--node", "7-1"), "node is 7-1, but must be one of 0-0 to 0-11"),
+        (
+            ("--figure", tmp_path / "figure.png", "--node", "cats"),
+            "node is 'cats', but must be a level and a number, such as 2-17",
+        ),
+        (("--node", "2-0"), "give its file with --figure"),
+        (("--names", tmp_path / "names.json"), "but must be of this one"),
+        (("--names", files), "is not a JSON file of node names"),
     ):
         assert run_line(*base, *wrong) == 2
         error = capsys.readouterr().err.splitlines()[-1]

@@ -91,7 +91,7 @@ def test_any_encoder_gives_features(runs: dict[str, Run], photos: Path, tmp_path
     of_run = embed(run, photos, device="cpu", quiet=True)["features"]
     of_file = embed(run.encoder_file, photos, device="cpu", quiet=True, out=tmp_path / "z.npz")["features"]
     assert np.array_equal(of_run, of_file)
-    with pytest.raises(ValueError, match=r"method 'x.Y' cannot be given here: only a run has one"):
+    with pytest.raises(ValueError, match=r"method is 'x.Y', but must not be given here: only a run has one"):
         embed("random:resnet10t", photos, method="x.Y", quiet=True)
 
 

@@ -105,7 +105,7 @@ def test_a_tree_of_parts_by_command(run: Run, tmp_path: Path, capsys: pytest.Cap
     assert "144 images written to 3 parts" in capsys.readouterr().out
     line = ["cluster", out, "--levels", "8", "2", "--out", str(tmp_path / "tree.safetensors")]
     assert main([*line, "--rows_per_prototype", "10", "--resample", "1"]) == 0
-    assert "80 of 144 rows are clustered, and all are assigned" in capsys.readouterr().out
+    assert "Clustering 80 of 144 rows, then assigning all of them" in capsys.readouterr().out
     tree = PrototypeTree.load(tmp_path / "tree.safetensors")
     rows = stored(tmp_path / "parts", "z0").astype(np.float32)
     assert tree.levels == (8, 2)

@@ -54,7 +54,7 @@ def test_the_same_images_have_the_same_tree_and_new_ones_join_it(tmp_path: Path)
         ". It was updated: 40 images added, 10 removed; nodes keep their numbers and names. Of the 390 other images, "
     )
     shares = f"{100 * float(moved[0]):.1f} % at level 0, {100 * float(moved[1]):.1f} % at level 1"
-    assert changes.endswith(f"so many are in another node than before: {shares}")
+    assert changes.endswith(f"these shares moved to another node: {shares}")
     assert "--anew" not in changes
     stored = KeptTree.load(tmp_path, "abc")
     assert stored is not None

@@ -42,7 +42,7 @@ def test_two_pages_in_one(
     given = [command, str(adapted.folder), *query, "--data", str(photos), "--with_start", "--workers", "0"]
     assert main(given) == 0
     folder = adapted.folder / f"{command}_with_start"
-    assert "Both pages are shown by one" in capsys.readouterr().out
+    assert "Page that shows both written to" in capsys.readouterr().out
     context = browser.new_context(viewport={"width": 1500, "height": 900})
     page = context.new_page()
     problems: list[str] = []
@@ -61,12 +61,12 @@ def test_two_pages_in_one(
 
 def test_only_an_adapted_run_has_a_start(runs: dict[str, Run], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tree", str(runs["hirl"].folder), "--with_start"]) == 2
-    assert "has no start to compare with: it did not adapt a frozen encoder" in capsys.readouterr().err
+    assert "must be a run that adapted a frozen encoder to use --with_start" in capsys.readouterr().err
     shutil.copy(runs["hirl"].encoder_file, runs["hirl"].start_file)
     assert main(["tree", str(runs["hirl"].folder), "--with_start", "--text"]) == 2
     assert "--with_start is for pages" in capsys.readouterr().err
     assert main(["tree", str(runs["hirl"].folder), "--with_start"]) == 2  # of a .npz, which is read as features
-    assert "--with_start takes a folder of images or a known name, not" in capsys.readouterr().err
+    assert "but with --with_start must be a folder of images or a known name" in capsys.readouterr().err
 
 
 def test_pages_say_where_the_weights_come_from(adapted: Run, capsys: pytest.CaptureFixture[str]) -> None:

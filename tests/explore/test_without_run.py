@@ -87,20 +87,32 @@ def test_features_in_a_file_find_their_images_from_elsewhere(
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        (("tree", "runs/none"), "there is no run folder, no folder of images and no file of features 'runs/none'"),
+        (
+            ("tree", "runs/none"),
+            "'runs/none' is not found, but must be a run folder, a folder of images or a file of features",
+        ),
         (("tree", "nothing"), "'nothing' is neither a path nor the name of a data set"),
         (("tree", "empty"), "There is no image in the folder empty"),
         (
             ("search", "resnet18", "q.png"),
-            "'resnet18' is an encoder: name the images to look at, and --encoder resnet18",
+            "'resnet18' is an encoder, but must be images: name them, and add --encoder resnet18",
         ),
-        (("search", "x.npz", "q.png"), "does not say which encoder made them: give the folder of images or the run"),
-        (("tree", "weights.pth"), "'weights.pth' is an encoder: name the images to look at, and --encoder weights.pth"),
+        (
+            ("search", "x.npz", "q.png"),
+            "does not name the encoder that computed them: give the folder of images or the run",
+        ),
+        (
+            ("tree", "weights.pth"),
+            "'weights.pth' is an encoder, but must be images: name them, and add --encoder weights.pth",
+        ),
         (
             ("tree", "x.npz", "--encoder", "resnet18"),
-            "encoder 'resnet18' cannot be given here: x.npz has features of its",
+            "encoder is 'resnet18', but must not be given here: x.npz has its own features",
         ),
-        (("tree", "my photos", "--data", "other"), "data 'other' cannot be given here: my photos is itself a set of"),
+        (
+            ("tree", "my photos", "--data", "other"),
+            "data is 'other', but must not be given here: my photos is itself a set of",
+        ),
         (("embed", "my photos", "--out", "y.npz"), "if it holds images, name an encoder such as tf_efficientnet_lite0"),
         (("embed", "no.safetensors", "--backbone", "resnet18", "--out", "y.npz"), "no run folder and no file 'no.safe"),
     ],

@@ -85,9 +85,12 @@ def test_mistakes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (kept,) = (home / "runs").iterdir()
     for line, sentence in (
         ((*PHOTOS, "--to", "onnx", "--out", "x.onnx"), "'photos' is a folder of images, whose tree is exported with"),
-        ((*PHOTOS, "--to", "onnx", "--levels", "--image_size", "32", "--out", "x.onnx"), "cannot be given here"),
-        ((kept, "--to", "json", "--out", "x.json"), "about a folder of images: name that folder instead"),
-        ((kept, "--to", "onnx", "--levels", "--out", "x.onnx"), "about a folder of images: name that folder instead"),
+        ((*PHOTOS, "--to", "onnx", "--levels", "--image_size", "32", "--out", "x.onnx"), "but must not be given here"),
+        ((kept, "--to", "json", "--out", "x.json"), "output for a folder of images, but must be that folder itself"),
+        (
+            (kept, "--to", "onnx", "--levels", "--out", "x.onnx"),
+            "output for a folder of images, but must be that folder itself",
+        ),
         (("photo", "--to", "json", "--out", "x.json"), "'photo'"),
     ):
         assert run_line("export", *line) == 2

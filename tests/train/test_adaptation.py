@@ -381,7 +381,7 @@ def test_large_sets_get_fewer_views() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoder": None}, "an adapter, which needs an --encoder"),
+        ({"encoder": None}, "an adapter, but must not without an --encoder"),
         ({"neighbours": 2.0}, "neighbours is 2.0, but must be a share"),
         ({"cached_views": 1}, "cached_views is 1, but must be at least 2"),
         ({"encoder": "no/such"}, "no run folder and no file 'no/such'"),

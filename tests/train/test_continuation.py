@@ -86,10 +86,9 @@ def test_moco_v2_by_its_name_alone(
     assert torch.equal(method.queue, theirs["module.queue"].T.roll(-32, 0)[-64:])
     assert before_first_step["tree"].count == len(shapes)
     printed = capsys.readouterr().out
-    heads = (
-        "heads come along: query and key network with their heads, a queue of 128 keys, of which the newest 64 are kept"
-    )
-    assert f"{heads}; z0 is trained already, so the first tree is built before the first epoch" in printed
+    heads = "query and key network with their heads, a queue of 128 keys, of which the newest 64 are kept"
+    then = "z0 is trained already, so the first tree is built before the first epoch"
+    assert f"heads are loaded too: {heads}; {then}" in printed
     assert "in the layout of MoCo v2, licence not stated, trained without labels\n" in printed
 
 

@@ -75,7 +75,7 @@ def test_choices(
 def test_little_memory_makes_the_batch_smaller() -> None:
     small = choose(USUAL, 50_000, 500, Machine("cpu", 64, 2 * GB, 2 * GB))
     assert (small.image_size, small.batch_size) == (96, 16)
-    assert small.reasons["batch_size"] == "as much as fits into memory"
+    assert small.reasons["batch_size"] == "the largest that fits into memory"
 
 
 @pytest.mark.parametrize("N", [4, 5, 17, 40])

@@ -60,7 +60,7 @@ def test_a_loss_stuck_at_ln_k_warns_with_the_remedy_of_the_method(
     name: str, changes: dict[str, Any], loss: str, remedy: str, tmp_path: Path
 ) -> None:
     warnings = warnings_of(name, tmp_path, **changes)
-    assert f"which is {loss}: every image looks the same" in warnings
+    assert f"which is {loss}: the method gives all images the same output" in warnings
     assert remedy in warnings
 
 

@@ -392,7 +392,7 @@ def test_starting_from_given_weights(finished: Run, shapes: Shapes, tmp_path: Pa
         ({"seed": -1}, "seed is -1, but must be at least 0"),
         ({"accumulate": 3}, "accumulate is 3, but must divide the batch_size of 16"),
         ({"hierarchy": Hierarchy(levels=(200, 5))}, "200 clusters of only 100 rows"),
-        ({"hierarchy": Hierarchy(start_epoch=3)}, "never have a tree.*at most 2"),
+        ({"hierarchy": Hierarchy(start_epoch=3)}, "start_epoch is 3, but must be at most 2"),
         ({"method": moco(queue_length=50)}, "queue_length is 50.*48 fits"),
         ({"method": MoCoV2(backbone="resnet51")}, "not the name of a timm model.*resnet5"),
         ({"encoder": "nowhere"}, "no run folder or file 'nowhere'"),

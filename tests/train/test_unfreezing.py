@@ -137,7 +137,7 @@ def test_what_cannot_be_unfrozen_is_one_sentence(images: Shapes, tmp_path: Path)
     for change, sentence in (
         ({"unfreeze": 5}, "unfreeze is 5, but must be at most the 4 blocks of resnet10t, or all"),
         ({"unfreeze": -1}, "unfreeze is -1, but must be a number of blocks, 0 for none, or all"),
-        ({"encoder": None}, "unfreeze is 1, but needs an --encoder to start from"),
+        ({"encoder": None}, "unfreeze is 1, but must be 0 without an --encoder to start from"),
         (
             {"method": MoCoV2(**small_arguments("MoCoV2") | {"backbone_args": adapter})},
             "unfreeze is 1, but must be 0 with an adapter, whose encoder stays frozen",

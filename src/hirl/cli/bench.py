@@ -1,4 +1,4 @@
-"""`hirl bench`: how fast this machine trains, what the time goes to, and which settings would make it faster."""
+"""`hirl bench`: how fast this machine trains, where the time goes, and which settings would make it faster."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from hirl.data.sources.image_set import ImageSet
     from hirl.train.speed import TimedRecipe
 
-MOST = 2_500  # images that are trained on: more would take longer, for the pass over all of them
+MOST = 2_500  # images to train on: the passes over all images would take too long with more
 SMALL = "small/"
-BUSY = 0.5  # load per core
-VARIANT = 0.4  # of the time of a recipe, for each change of the fastest
+BUSY = 0.5  # load per core above which other processes would slow down the measurement
+VARIANT = 0.4  # of --seconds, for each variant of the fastest recipe
 
 
 def bench_options(parser: Parser) -> None:
-    about = "Images to train on: a folder, or anything else that `hirl pretrain` takes; by default built-in ones."
+    about = "Images to train on: a folder, or anything else that `hirl pretrain` takes; by default the built-in shapes."
     parser.add_argument("data", nargs="?", default="shapes", help=about)
     about = "Recipes to measure, by name or file; by default all of small/."
     parser.add_argument("--recipes", nargs="+", help=about)
@@ -52,7 +52,7 @@ def run_bench(config: Namespace) -> None:
     machine = read_machine(config.accelerator)
     print(f"Training on {len(images):,} of the {N:,} images of {found.name}, on {machine}.")
     if machine.device == "cpu" and (load := os.getloadavg()[0]) > BUSY * machine.cores:
-        print(f"Other processes use the machine (load {load:.1f}): it is faster when they have ended.")
+        print(f"Other processes use the machine (load {load:.1f}): training is faster without them.")
     speeds: dict[str, Speed] = {}
     changed: dict[str, Speed] = {}
     with progress_bars() as progress:
@@ -74,14 +74,14 @@ def run_bench(config: Namespace) -> None:
 
 
 def _fitted(name: str, images: ImageSet, workers: int | None) -> TimedRecipe:
-    """A recipe with nothing that is measured left open, and a batch of at most all images."""
+    """The recipe with every option set that affects speed, and with at most as many images per batch as there are."""
     from hirl.train.recipe import recipe
     from hirl.train.resolve import BATCH_SIZE, EPOCHS
     from hirl.train.speed import TimedRecipe
 
     options = recipe(name)
     if options["method"].is_adapted:
-        raise ValueError(f"the recipe {name!r} is for features of a frozen encoder: name recipes that train networks")
+        raise ValueError(f"the recipe {name!r} adapts a frozen encoder, but must train a network, such as small/dino")
     return TimedRecipe(
         method=options["method"],
         hierarchy=options.get("hierarchy"),

@@ -25,20 +25,21 @@ def cluster_options(parser: Parser) -> None:
     from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 
     parser.add_argument("features", type=Path, help=f"One row per image: {FEATURES}, or a folder of its parts.")
-    parser.add_argument("--out", type=Path, required=True, help=f"The file to write the tree to, {SUFFIX}.")
+    parser.add_argument("--out", type=Path, required=True, help=f"The {SUFFIX} file to write the tree to.")
     parser.add_argument(
         "--levels",
         type=list[PositiveInt],
         help="Nodes per level, fine to coarse; by default chosen to fit the features.",
     )
-    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="Seed of the starting rows.")
+    parser.add_argument("--seed", type=NonNegativeInt, default=0, help="Seed of the initial prototypes.")
     parser.add_options(HierarchicalKMeans)
-    about = "Cluster a sample of this many rows per leaf and assign all rows to its tree; for parts 256 by default."
+    about = "Build the tree on a sample of this many rows per leaf, then assign all rows; by default 256 with parts."
     parser.add_argument("--rows_per_prototype", type=PositiveInt, help=about)
-    about = "Times that nodes of the sample are cut to their mean size and it is clustered again, for balance."
+    about = "How often to cut large nodes of the sample to the mean size and cluster again, for a more balanced tree."
     parser.add_argument("--resample", type=NonNegativeInt, default=0, help=about)
     parser.add_argument(
-        "--images", help="Images of the rows, in order: write a page to browse the tree with them beside --out, too."
+        "--images",
+        help="The images of the rows, in order: also write a page beside --out that shows the tree with them.",
     )
     about = "Tree builder to use instead of K-means; its options are --builder.NAME."
     parser.add_object("builder", TreeBuilder, about)
@@ -69,18 +70,18 @@ def cluster(config: Namespace) -> None:
     names = [field.name for field in fields(HierarchicalKMeans)]
     kmeans = HierarchicalKMeans(**{name: getattr(config, name) for name in names})
     if config.builder is not None and kmeans != HierarchicalKMeans():
-        raise ValueError(f"--{', --'.join(names)} are options of K-means: give those of --builder as --builder.NAME")
+        raise ValueError(f"--{', --'.join(names)} are for K-means, but --builder is given: use --builder.NAME options")
     builder = kmeans if config.builder is None else config.builder
     if is_parts(config.features) or config.rows_per_prototype is not None:
         if config.images is not None:
-            raise ValueError("--images is not possible with a tree of a sample: its page would hold too many images")
+            raise ValueError("--images cannot be used with a sampled tree: its page would hold too many images")
         _cluster_sample(config, builder)
         return
     if config.resample:
-        raise ValueError("--resample is for a tree of a sample: give --rows_per_prototype too")
+        raise ValueError("--resample needs a sampled tree: give --rows_per_prototype too")
     arrays = read_features(config.features)
     features = arrays.get("z0", arrays.get("features"))
-    assert features is not None  # as read_features makes sure
+    assert features is not None  # read_features checks this
     images = None
     if config.images is not None:
         images = open_images(config.images)
@@ -131,7 +132,7 @@ def _cluster_sample(config: Namespace, builder: TreeBuilder) -> None:
         print(f"levels {tuple(levels)}: {levels.why}")
     per_prototype = config.rows_per_prototype or ROWS_PER_PROTOTYPE
     sample = min(total, per_prototype * levels[0])
-    print(f"{sample:,} of {total:,} rows are clustered, and all are assigned")
+    print(f"Clustering {sample:,} of {total:,} rows, then assigning all of them")
     with (
         progress_bars() as bars,
         tree_progress(builder.rows_per_step(sample, levels), levels, builder.max_steps) as progress,

@@ -1,4 +1,4 @@
-"""Options that all commands share which look at images through a run or through features."""
+"""Options shared by all commands that show images by means of a run or of features."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 ENCODER = (
-    "A run folder or a checkpoint in it, a file of weights, or a timm name or torchvision:NAME with its published "
-    "weights; random:NAME has random ones."
+    "A run folder or a checkpoint in it, a file of weights, or a timm name or torchvision:NAME for published weights; "
+    "random:NAME for random weights."
 )
 
 
 def collection_options(parser: Parser, *, subject: str | None = None, tree: bool = True) -> None:
-    """`subject`: its help; by default it is images, a run or a file of features."""
+    """`subject`: help text of the subject, for commands that do not accept images, runs and features alike."""
     from hirl.features.feature_files import FEATURES
 
     anything = (
-        f"A folder of images or a known name such as shapes, a run folder, {FEATURES}. Of images without a run, what "
-        "is written goes to runs/IMAGES-ENCODER/."
+        f"A folder of images or a known name such as shapes, a run folder, {FEATURES}. Output for images without a run "
+        "goes to runs/IMAGES-ENCODER/."
     )
     parser.add_argument("subject", help=subject or anything)
     parser.add_argument(
@@ -34,7 +34,7 @@ def collection_options(parser: Parser, *, subject: str | None = None, tree: bool
         "comes with hirl.",
     )
     parser.add_argument(
-        "--data", help="The images of a run or a file; by default those the run was trained on, or the file's own."
+        "--data", help="The images of a run or a file; by default those of the run's training, or those the file names."
     )
     parser.add_argument("--split", help="The split of the data; by default its training split.")
     if tree:
@@ -45,9 +45,9 @@ def collection_options(parser: Parser, *, subject: str | None = None, tree: bool
         parser.add_argument(
             "--anew",
             action="store_true",
-            help="For images: build a new tree instead of updating that of the last time.",
+            help="For images: build a new tree instead of updating the previous one.",
         )
-    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if not part of hirl.")
+    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if it is not in hirl.")
     parser.add_argument("--device", help="cpu, cuda …; by default a GPU if there is one.")
     parser.add_argument("--workers", type=int, help="Processes that read images.")
 
@@ -61,13 +61,13 @@ def collection_of(config: Namespace, **changes: Any) -> Collection:
 
 
 def target(config: Namespace, name: str) -> Path:
-    """The folder a command writes to, checked before the work: --out, or by default one of this name."""
+    """The folder to write to, --out or by default one of this name, checked before anything is computed."""
     from hirl.explore.page import check_page_folder
     from hirl.explore.subjects import default_folder
 
     default = default_folder(config.subject, name, encoder=config.encoder)  # checks the subject as well
     folder: Path = default if config.out is None else config.out
-    if config.out is not None or folder.parent.exists():  # the folder of a collection of images is made with it
+    if config.out is not None or folder.parent.exists():  # otherwise the collection creates it
         check_page_folder(folder)
     return folder
 

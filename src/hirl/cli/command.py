@@ -1,4 +1,4 @@
-"""What a command is, and a check that several of them share."""
+"""The type of a command, and the check of --out that several commands share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hirl.files import check_writable
 
 @dataclass(frozen=True)
 class Command:
-    """A word after `hirl`. `options` and `run` import what they need themselves: they are called for this word only."""
+    """One command of `hirl`. `options` and `run` are called for this command only, so imports belong into them."""
 
     name: str
     about: str

@@ -22,8 +22,8 @@ def compare_options(parser: Parser) -> None:
     parser.add_options(compare, skip={"data", "recipes", "tasks", "arms", "ablate", "classes"})
     parser.add_argument("--tasks", nargs="+", default=["knn"], help="Evaluations, as for hirl evaluate.")
     about = (
-        "Arms of HIRL in place of the recipe's, each a name and the settings it changes: 'HIRL:' 'light: weight=1'; or "
-        "a file of settings: paper for those of the paper."
+        "Arms of HIRL to use instead of the recipe's, each a name and the settings it changes: 'HIRL:' 'light: "
+        "weight=1'; or a file of settings, such as paper for those of the paper."
     )
     parser.add_argument("--arms", nargs="+", default=[], help=about)
     about = "Further arms that change one setting each: levels=1000,200,30 weight=10 builder.order=bottom-up."
@@ -48,38 +48,38 @@ def run_compare(config: Namespace) -> None:
 
 
 def named_arms(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`light: weight=1 levels=300,30` and `paper`, a file, as settings by the name of the arm."""
+    """Settings by arm name, from texts such as `light: weight=1 levels=300,30` or `paper`, the name of a file."""
     arms: dict[str, dict[str, Any]] = {}
     for text in texts:
         name, colon, settings = (part.strip() for part in text.partition(":"))
         if not name or (not colon and "=" in name):
             raise ValueError(f"--arms is {text!r}, but must be a name, a colon and settings, such as 'light: weight=1'")
         if name in arms:
-            raise ValueError(f"--arms names the arm {name!r} twice")
+            raise ValueError(f"--arms has the arm {name!r} twice, but names must differ")
         if not colon:
             arms[name] = _settings_of_file(name)
             continue
         found = [_setting(setting, "--arms") for setting in settings.split()]
         arms[name] = dict(found)
         if len(arms[name]) < len(found):
-            raise ValueError(f"--arms {text!r} gives a setting twice")
+            raise ValueError(f"--arms is {text!r}, but must give each setting once")
     return arms
 
 
 def _settings_of_file(name: str) -> dict[str, Any]:
-    """The settings of the hierarchy in a file that holds nothing else."""
+    """The hierarchy's settings from a file that must hold nothing else."""
     try:
         options = read_options(name)
     except ValueError as error:
-        raise ValueError(f"--arms {name!r}: {error}; an arm with settings has a colon, such as 'HIRL:'") from error
+        raise ValueError(f"--arms {name!r}: {error}; to give settings, add a colon to the name: 'HIRL:'") from error
     hierarchy = options.pop("hierarchy", None)
     if options or not isinstance(hierarchy, dict):
-        raise ValueError(f"--arms {name!r}: the file of an arm must hold the options of hierarchy, and no others")
+        raise ValueError(f"--arms {name!r}: the file of an arm must hold options of hierarchy only")
     return hierarchy
 
 
 def ablation(settings: Sequence[str]) -> dict[str, list[Any]]:
-    """`levels=300,30 negatives=100` as values to try, by the name of the setting."""
+    """Values to try per setting, from texts such as `levels=300,30` and `negatives=100`."""
     tried: dict[str, list[Any]] = {}
     for setting in settings:
         name, value = _setting(setting, "--ablate")
@@ -88,7 +88,7 @@ def ablation(settings: Sequence[str]) -> dict[str, list[Any]]:
 
 
 def _setting(text: str, option: str) -> tuple[str, Any]:
-    """`levels=300,30` as a name and its value: a number, a list of numbers, true, false, null or a name."""
+    """Name and value from a text such as `levels=300,30`; a number, list of numbers, true, false, null or name."""
     name, equals, value = text.partition("=")
     if not name or not equals or not value:
         raise ValueError(f"{option} is {text!r}, but must be a setting and its value, such as levels=1000,200,30")
@@ -97,7 +97,7 @@ def _setting(text: str, option: str) -> tuple[str, Any]:
     try:
         return name, yaml.safe_load(value)
     except yaml.YAMLError as error:
-        raise ValueError(f"{option} is {text!r}, but its value must be one of YAML") from error
+        raise ValueError(f"{option} is {text!r}, but its value must be valid YAML") from error
 
 
 COMPARE = Command("compare", "train and evaluate baseline and HIRL side by side", compare_options, run_compare)

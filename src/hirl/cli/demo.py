@@ -1,4 +1,4 @@
-"""`hirl demo`: what the project does, on built-in pictures, in a few minutes."""
+"""`hirl demo`: training, comparison and a tree page on built-in pictures, in a few minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hirl duplicates`: exact and near duplicates as groups, and which file of each to keep."""
+"""`hirl duplicates`: groups of exact and near duplicates, and which file of each group to keep."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--out",
         type=Path,
-        help="The folder to write to, by default duplicates/ in the run's folder; or a list alone: .csv, .json or "
-        ".parquet with all groups, .txt with the files to drop.",
+        help="The folder to write to, by default duplicates/ in the run's folder; or a file for the list only: .csv, "
+        ".json or .parquet for all groups, .txt for the files to drop.",
     )
     with_start_option(parser)
-    parser.add_argument("--overwrite", action="store_true", help="Replace lists there that have other content.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace existing lists whose content differs.")
 
 
 def run(config: Namespace) -> None:
@@ -72,7 +72,7 @@ def run(config: Namespace) -> None:
         write_list(config.out, _dropped(rows) if config.out.suffix.lower() == ".txt" else rows, COLUMNS)
         print(f"Written to {config.out}")
         return
-    note = " and drop.txt" if lists["drop.txt"] is not None else " (no drop.txt: a name has a line break)"
+    note = " and drop.txt" if lists["drop.txt"] is not None else " (no drop.txt: a file name contains a line break)"
     print(f"Page, groups.csv, groups.json{note} written to {folder}. {page_address(folder)}")
 
 
@@ -86,7 +86,7 @@ def _write_page(
     overwrite: bool,
     progress: Progress,
 ) -> None:
-    """The page of the groups, and the lists beside it."""
+    """Write the page of the groups, with the lists in the same folder."""
     from hirl.explore.file_lists import check_unchanged, write_list
     from hirl.explore.gallery_page import Gallery, write_gallery
     from hirl.explore.page import page_folder
@@ -96,7 +96,7 @@ def _write_page(
             check_unchanged(folder / file, rows, COLUMNS)
     dropped = sum(len(group.copies) for group in groups)
     facts = [f"{len(groups):,} groups", f"{dropped:,} of {len(collection):,} images are copies"]
-    about = f"{why}. Near duplicates agree in their details as well. One image of each group is marked keep."
+    about = f"{why}. Near duplicates must also agree in their details. One image of each group is marked keep."
     title = f"{collection.name} · duplicates"
     with page_folder(folder) as aside:
         gallery = Gallery(title, "Duplicates", _gallery_groups(collection, groups), facts, about)
@@ -107,7 +107,7 @@ def _write_page(
 
 
 def _lists(collection: Collection, groups: list[Copies]) -> dict[str, list[dict[str, Any]] | None]:
-    """The rows of each list; None for drop.txt if a name does not fit into it."""
+    """The rows of each list; None for drop.txt if a file name contains a line break."""
     from hirl.explore.file_lists import has_line_break
 
     rows = _rows(collection, groups)

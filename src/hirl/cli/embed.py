@@ -1,4 +1,4 @@
-"""`hirl embed`: features, z⁰…zᴸ and paths of images, in a file or in parts."""
+"""`hirl embed`: write features, z⁰…zᴸ and paths of images to a file or to parts in a folder."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def embed_options(parser: Parser) -> None:
     parser.add_options(embed, skip={"subject", "out", "method", "quiet"})
     about = f"The file to write, {' or '.join(WRITTEN)}; or a folder for parts in half precision."
     parser.add_argument("--out", type=Path, required=True, help=about)
-    about = "Number of parts in a folder; by default one per 50,000 images. Start the command again to share the work."
+    about = "Number of parts in a folder; by default one per 50,000 images. Parallel commands share the work."
     parser.add_argument("--parts", type=PositiveInt, help=about)
-    parser.add_argument("--ray", type=NonNegativeInt, default=0, help="Workers on a Ray cluster that write parts.")
-    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if not part of hirl.")
+    parser.add_argument("--ray", type=NonNegativeInt, default=0, help="Number of Ray workers that write parts.")
+    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if it is not in hirl.")
     parser.add_argument("--overwrite", action="store_true", help="Replace the file at --out.")
 
 

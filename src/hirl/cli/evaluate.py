@@ -1,4 +1,4 @@
-"""`hirl evaluate`: how good an encoder is."""
+"""`hirl evaluate`: measure an encoder with downstream tasks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def evaluate_options(parser: Parser) -> None:
     tasks = f"Any of {', '.join(EVALUATIONS)}; by default {', '.join(DEFAULT_TASKS)}."
     parser.add_argument("tasks", nargs="*", help=tasks)
     parser.add_options(evaluate, skip={"subject", "tasks", "method", "quiet"})
-    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if not part of hirl.")
+    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if it is not in hirl.")
     add_task_options(parser, DEFAULT_TASKS)
 
 
 def add_task_options(parser: Parser, default: Sequence[str]) -> None:
-    """Add the options of all tasks. One of a task that is not evaluated would have no effect, so it is refused."""
+    """Add the options of all tasks. An option of a task that is not evaluated would have no effect: it is an error."""
     from hirl.evals import EVALUATIONS, find_evaluation
 
     for name, kind in EVALUATIONS.items():
@@ -36,8 +36,8 @@ def add_task_options(parser: Parser, default: Sequence[str]) -> None:
             task, dot, _ = option.partition(".")
             if dot and task in EVALUATIONS and task not in asked:
                 raise ValueError(
-                    f"--{option} is for the task {task}, which is not among those to evaluate ({', '.join(asked)}): "
-                    "name the task, or leave the option out"
+                    f"--{option} is for the task {task}, which is not evaluated (tasks: {', '.join(asked)}): "
+                    "add the task, or leave the option out"
                 )
 
     parser.adapt = check

@@ -1,4 +1,4 @@
-"""`hirl export`: an encoder or a tree as a file that another tool loads by itself."""
+"""`hirl export`: write an encoder or a tree in a format that other tools load without hirl."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hirl.cli.command import Command
 from hirl.config.parser import Parser
 from hirl.files import check_parent
 
-OF_TREES = ("source", "to", "out", "names", "encoder", "method")  # options; the others are for encoders
+OF_TREES = ("source", "to", "out", "names", "encoder", "method")  # options of tree targets; the others are for encoders
 
 
 def export_options(parser: Parser) -> None:
@@ -25,10 +25,10 @@ def export_options(parser: Parser) -> None:
     tools = f"For an encoder {', '.join(get_args(Target))}; for a tree {', '.join(get_args(TreeTarget))}."
     parser.add_argument("--to", type=Literal[Target, TreeTarget], required=True, help=tools)
     parser.add_argument("--out", type=Path, required=True, help="The file or folder to write.")
-    parser.add_argument("--levels", action="store_true", help="Add z0 … zL, the path through the tree, its confidence.")
+    parser.add_argument("--levels", action="store_true", help="Add z0 … zL, the path in the tree and its confidence.")
     parser.add_options(export_encoder, skip={"source", "to", "out", "levels", "encoder", "method"})
     parser.add_argument("--encoder", help="For a folder of images: the encoder of its tree; by default hirl's own.")
-    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if not part of hirl.")
+    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if it is not in hirl.")
     parser.add_argument("--overwrite", action="store_true", help="Replace what is at --out.")
 
 
@@ -41,7 +41,7 @@ def run_export(config: Namespace) -> None:
     if is_tree:
         given = [name for name, value in options.items() if value and name not in OF_TREES]
         if given:
-            raise ValueError(f"--{given[0]} is for encoders, not for a tree as {config.to}")
+            raise ValueError(f"--{given[0]} is for encoders, but --to is {config.to}, a format of trees")
         check_tree_export(config.to, config.out)
     else:
         check_export(config.to, config.out, levels=config.levels)

@@ -1,4 +1,4 @@
-"""The `hirl` command: runs one of its commands and turns a user's mistake into one sentence."""
+"""The `hirl` command: runs one of its commands and reports a user's mistake in one sentence."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ COMMANDS = {command.name: command for command in (
     VIEWS, CLUSTER, BENCH,
 )}  # fmt: skip
 MISTAKE = 2
-STOPPED = 130  # as a shell expects it of an interrupted command
-UNREAD = 141  # and of one whose output nobody reads to the end, such as `hirl runs | head -1`
+STOPPED = 130  # a shell's exit code for SIGINT
+UNREAD = 141  # and for SIGPIPE: the reader of a pipe has closed it, as in `hirl runs | head -1`
 
 ABOUT = """usage: hirl COMMAND [options]
 
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print("hirl:", " ".join(line.strip() for line in _message(error).splitlines()), file=sys.stderr)
         return MISTAKE
-    except Stopped:  # which has been reported
+    except Stopped:  # has been reported where it was raised
         return STOPPED
     except KeyboardInterrupt:
         print("hirl: stopped", file=sys.stderr)
@@ -122,7 +122,7 @@ def _run(args: Sequence[str]) -> None:
 
 
 def _is_unread(output: TextIO) -> bool:
-    """Whether the reader of a pipe has gone; what is left to write is then dropped, or Python reports it at its end."""
+    """Whether the reader has closed the pipe. If so, drop buffered output, or Python reports an error at exit."""
     poll = select.poll()
     poll.register(output, 0)
     if not poll.poll(0):
@@ -132,14 +132,14 @@ def _is_unread(output: TextIO) -> bool:
 
 
 def _message(error: ValueError | OSError) -> str:
-    """The error as a sentence; the system's own have a number and two parts."""
+    """The error as a sentence. Messages of an OSError have a number and separate parts."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"cannot read or write {os.fsdecode(error.filename)!r}: {error.strerror[:1].lower()}{error.strerror[1:]}"
     return str(error)
 
 
 def parse(name: str, args: Sequence[str]) -> Namespace:
-    """The values of a command's options on a command line. Nothing is run, except for `--help`."""
+    """The values of a command's options, without running the command; `--help` prints and exits."""
     command = COMMANDS[name]
     about = f"{command.about[0].upper()}{command.about[1:]}."
     parser = Parser(prog=f"hirl {name}", description=about, argv=args)
@@ -148,7 +148,7 @@ def parse(name: str, args: Sequence[str]) -> Namespace:
 
 
 def _warn(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning as one line, without the place in the code that it comes from."""
+    """Print a warning as one line, without file and line number."""
     print(f"hirl: warning: {message}", file=sys.stderr)
 
 

@@ -19,7 +19,7 @@ def pretrain_options(parser: Parser) -> None:
 
     def adapt(recipe: Mapping[str, Any], values: Namespace) -> None:
         if values.method is not None and not has_arguments and not any(name.startswith("method.") for name in recipe):
-            values.method = type(values.method)  # named only: its arguments are chosen for the images
+            values.method = type(values.method)  # the class only: its arguments are chosen for the images
         if not leave_start_open(recipe, values, parser):
             scale_start(recipe, values)
 
@@ -27,7 +27,7 @@ def pretrain_options(parser: Parser) -> None:
 
 
 def leave_start_open(recipe: Mapping[str, Any], values: Namespace, parser: Parser) -> bool:
-    """Whether the first tree's epoch in the recipe, made for a start from nothing, was dropped: heads come along."""
+    """Drop the recipe's epoch of the first tree, which assumes random weights; return whether it was dropped."""
     from hirl.train.start import AUTO, open_heads
 
     given = parser.line.options
@@ -42,7 +42,7 @@ def leave_start_open(recipe: Mapping[str, Any], values: Namespace, parser: Parse
 
 
 def scale_start(recipe: Mapping[str, Any], values: Namespace) -> None:
-    """With other epochs than the recipe's, start the tree at the same share of them, unless the line says when."""
+    """If epochs differ from the recipe's, scale the epoch of the first tree with them, unless it is given."""
     start, epochs = recipe.get("hierarchy.start_epoch"), recipe.get("epochs")
     if values.hierarchy is None or start is None or epochs in (None, values.epochs):
         return

@@ -1,4 +1,4 @@
-"""`hirl runs`: a list of runs."""
+"""`hirl runs`: list the runs below a folder with their state and last metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hirl.runs.folder import RunFolder
 from hirl.runs.metrics import METRICS, course
 from hirl.terminal.figures import Kind, four_digits
 
-MARKS = ("config.yaml", "metrics.jsonl", "last.ckpt")  # a folder with any of them is a run, though it may be broken
+MARKS = ("config.yaml", "metrics.jsonl", "last.ckpt")  # a folder with any of these is a run, possibly broken
 COLUMNS = tuple(dict.fromkeys(metric.column for metric in METRICS if metric.column is not None))
 
 
@@ -31,13 +31,13 @@ def runs(config: Namespace) -> None:
     """Print a line per run below a folder."""
     folder = config.folder
     if not folder.is_dir():
-        raise ValueError(f"there is no folder of runs {str(folder)!r}")
+        raise ValueError(f"{str(folder)!r} is not a folder, but must be a folder of runs")
     found = sorted({file.parent for name in MARKS for file in folder.glob(f"**/{name}")})
     if not found:
         raise ValueError(f"there is no run below {str(folder)!r}")
     table = Table(title=f"runs in {escape(str(folder))}", title_justify="left")
     for heading in ("run", "state", *COLUMNS):
-        # Long names go on in the next line: runs often differ at the end of their names.
+        # Wrap long names instead of cutting them: runs often differ at the end of their names.
         table.add_column(heading, justify="left" if heading in ("run", "state") else "right", overflow="fold")
     for place in found:
         run = RunFolder(place)
@@ -57,7 +57,7 @@ def _state(run: RunFolder) -> str:
 
 
 def _cell(lines: Sequence[dict[str, Any]], column: str) -> str:
-    """The last value of the first metric of a column that the run has reported."""
+    """The last value of the first of this column's metrics that the run has reported."""
     for metric in METRICS:
         if metric.column == column and (values := course(lines, metric)):
             last = values[-1]

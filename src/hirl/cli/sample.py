@@ -11,7 +11,7 @@ from hirl.cli.command import Command, check_new
 from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.parser import Parser
 
-SIZE = 200  # images to choose unless told otherwise
+SIZE = 200  # images to choose by default
 
 
 def options(parser: Parser) -> None:
@@ -26,10 +26,10 @@ def options(parser: Parser) -> None:
         "--pick",
         type=Literal["typical", "spread", "unsure"],
         default="typical",
-        help="Which images of a leaf: its most typical, images far from each other, or those nearest to another leaf.",
+        help="Which images of a leaf: the most typical, images far from each other, or those nearest to another leaf.",
     )
     parser.add_argument(
-        "--seed", type=NonNegativeInt, default=0, help="Seed that decides between branches of one size."
+        "--seed", type=NonNegativeInt, default=0, help="Seed of the choice between branches of equal size."
     )
     parser.add_argument(
         "--out",
@@ -49,10 +49,10 @@ def run(config: Namespace) -> None:
     from hirl.terminal.progress import progress_bars
 
     if config.out is not None and config.links is not None:
-        raise ValueError("--out names a list and --links a folder: give one of them")
+        raise ValueError("--out and --links are both given, but must not be: write either a list or a folder of links")
     if config.links is not None:
         if config.links.exists() and not config.overwrite:
-            raise ValueError(f"{str(config.links)!r} exists already: name another --links, or pass --overwrite")
+            raise ValueError(f"{str(config.links)!r} exists already: name another --links, or add --overwrite")
     elif config.out is not None:
         check_list(config.out)
         check_new(config.out, overwrite=config.overwrite)

@@ -51,7 +51,7 @@ def run(config: Namespace) -> None:
     folder = target(config, "search")
     if subject_kind(config.subject) == "features":
         raise ValueError(NO_ENCODER)
-    open_query(config.query, channels=3)  # a mistake in its name is found before the work
+    open_query(config.query, channels=3)  # reports a wrong file name before the features are computed
     collection = collection_of(config)
     query = open_query(config.query, channels=collection.images.channels)
     z = query_representations(collection, query, method=config.method, device=config.device)
@@ -72,7 +72,7 @@ def gallery_of(collection: Collection, query: ImageSet, found: list[FoundImages]
 
     groups = [Group("Query", [Tile((query, 0), Path(query.path(0)).name, "query")])]
     for one in found:
-        # The tree counts its levels from 0; z0 is that of the method, so z1 belongs to level 0.
+        # z0 is the method's own representation and belongs to no level of the tree: z1 belongs to level 0.
         coarser = f"trained with level {one.level - 1} of the tree"
         finest = "by the features" if collection.run is None else "as fine as the method tells images apart"
         tiles = [

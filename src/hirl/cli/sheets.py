@@ -1,4 +1,4 @@
-"""Options, checks and output that `hirl images` and `hirl views` share: those of a contact sheet."""
+"""The contact sheet of `hirl images` and `hirl views`: its options, checks and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hirl show`: a run as a page of text."""
+"""`hirl show`: print or write a summary of a run: state, losses, results, files and configuration."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def show_run(run: RunFolder) -> None:
 
 
 def _results_table(results: dict[Path, dict[str, Any]]) -> Table:
-    """A row per result: its file and what tells it from others, the images it was tested on, its headline figures."""
+    """A row per result: its file, the settings that distinguish it, its test images and its headline figures."""
     table = Table(title="results", title_justify="left")
     for heading in ("file", "tested on", "figures"):
         table.add_column(heading, overflow="fold")
@@ -112,7 +112,7 @@ def _results_table(results: dict[Path, dict[str, Any]]) -> Table:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Values as a row of blocks, the lowest value as the lowest block; × for NaN and infinite ones."""
+    """Values as a row of block characters of proportional height; × for NaN and infinite values."""
     if len(values) > WIDTH:
         edges = [round(place * len(values) / WIDTH) for place in range(WIDTH + 1)]
         values = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]

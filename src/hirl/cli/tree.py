@@ -1,4 +1,4 @@
-"""`hirl tree`: the tree of a run, or of features, as a page, as a figure or as text."""
+"""`hirl tree`: show the tree of images, a run or features as a page, a figure or text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ def options(parser: Parser) -> None:
     collection_options(parser)
     parser.add_argument("--out", type=Path, help="The page's folder; by default tree/ in the run's folder.")
     with_start_option(parser)
-    parser.add_argument("--names", type=Path, help="Names of nodes, exported by the page as JSON.")
-    parser.add_argument("--thumbnail", type=PositiveInt, default=96, help="Pixels per thumbnail, at most.")
+    parser.add_argument("--names", type=Path, help="A JSON file of node names, as exported by the page.")
+    parser.add_argument(
+        "--thumbnail", type=PositiveInt, default=96, help="Pixels of a thumbnail's longer side, at most."
+    )
     parser.add_argument("--text", action="store_true", help="Print the tree instead of writing a page.")
     parser.add_argument("--figure", type=Path, help="Draw a subtree into this file (.png, .svg, .pdf) instead.")
-    parser.add_argument("--node", help="The node the figure begins with, such as 2-17 (level 2, number 17).")
+    parser.add_argument("--node", help="The root of the figure's subtree, such as 2-17 (level 2, number 17).")
     parser.add_argument("--children", type=PositiveInt, default=4, help="Children per node of the figure, at most.")
     parser.add_argument("--columns", type=PositiveInt, default=6, help="Images per node of the figure.")
 
@@ -36,7 +38,7 @@ def run(config: Namespace) -> None:
 
     page = not config.text and config.figure is None
     if config.node is not None and config.figure is None:
-        raise ValueError(f"--node {config.node} says where a figure begins: give the figure's file with --figure")
+        raise ValueError(f"--node is {config.node}, but is only for a figure: give its file with --figure")
     if config.figure is not None:
         check_figure(config.figure)
     folder = target(config, "tree") if page else Path()
@@ -58,7 +60,7 @@ def run(config: Namespace) -> None:
 
 
 def print_tree(collection: Collection, names: dict[str, str]) -> None:
-    """The tree with names, and where there are labels with classes of its nodes, at the level with the most classes."""
+    """Print the tree with given and suggested names and, if there are labels, the classes in each node."""
     from rich.console import Console
 
     from hirl.explore.node_names import suggest_names

@@ -1,4 +1,4 @@
-"""`hirl tsne`: a map of features, as a figure and as a page with the pictures under the pointer."""
+"""`hirl tsne`: a map of features, as a figure and as a page that shows the image under the pointer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def options(parser: Parser) -> None:
     collection_options(parser)
-    parser.add_argument("--against", help="A second run, or features of the same images, to show beside the first.")
+    parser.add_argument("--against", help="A second run or features of the same images, to show beside the first.")
     parser.add_argument(
         "--algorithm", type=Literal["tsne", "umap"], default="tsne", help="umap needs the library umap-learn."
     )
@@ -28,12 +28,14 @@ def options(parser: Parser) -> None:
     )
     parser.add_argument(
         "--colour",
-        help="What colours stand for: label-0, label-1 … or tree-0 …; by default label-0, else the coarsest nodes.",
+        help="What to colour by: label-0, label-1 … or tree-0 …; by default label-0, else the coarsest nodes.",
     )
-    parser.add_argument("--classes", type=PositiveInt, default=20, help="Classes shown, the first ones, with labels.")
-    parser.add_argument("--per_class", type=PositiveInt, default=2000, help="Images shown per class, at most.")
-    parser.add_argument("--points", type=PositiveInt, default=10_000, help="Images shown without labels, at most.")
-    parser.add_argument("--perplexity", type=PositiveFloat, default=30.0, help="Neighbours that count, for t-SNE.")
+    parser.add_argument("--classes", type=PositiveInt, default=20, help="With labels: classes to show, from the first.")
+    parser.add_argument("--per_class", type=PositiveInt, default=2000, help="With labels: images per class, at most.")
+    parser.add_argument("--points", type=PositiveInt, default=10_000, help="Without labels: images to show, at most.")
+    parser.add_argument(
+        "--perplexity", type=PositiveFloat, default=30.0, help="Effective number of neighbours, for t-SNE."
+    )
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="Seed of the choice of images and of the map.")
     parser.add_argument("--out", type=Path, help="The folder to write to; by default tsne/ in the run's folder.")
 
@@ -64,7 +66,7 @@ def run(config: Namespace) -> None:
     points = choose_points(first, classes=classes, per_class=per_class, points=config.points, seed=seed)
     fitting = fitting_perplexity(config.perplexity, len(points))
     if config.algorithm == "tsne" and 1 < fitting < config.perplexity:
-        print(f"Perplexity {fitting:.3g} in place of {config.perplexity:g}: at most a third of the other images")
+        print(f"Perplexity {fitting:.3g} instead of {config.perplexity:g}: the limit is a third of the other images")
     panels = []
     for collection in collections:
         features = map_features(collection, config.level)[points]
@@ -84,7 +86,7 @@ def run(config: Namespace) -> None:
 
 
 def _other(config: Namespace, first: Collection) -> Collection:
-    """The collection to show beside the first: of the same images."""
+    """The collection of --against; it must have the same images as the first."""
     from hirl.explore.subjects import subject_kind
 
     data, split = config.data, config.split
@@ -95,7 +97,7 @@ def _other(config: Namespace, first: Collection) -> Collection:
             data, split = first.run.config["data"], split or first.run.config.get("split")
     other = collection_of(config, subject=config.against, data=data, split=split, tree=None, levels=None, encoder=None)
     if other.paths != first.paths:
-        raise ValueError(f"{config.against} has other images than {config.subject}: name those to show with --data")
+        raise ValueError(f"{config.against} must have the same images as {config.subject}: name them with --data")
     return other
 
 

@@ -1,4 +1,4 @@
-"""`hirl tune`: which levels and negatives give the lowest joint loss on held-out images."""
+"""`hirl tune`: search for the levels and negatives with the lowest joint loss on held-out images."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_tune(config: Namespace) -> None:
     check_data(config, "tune")
     best = tune(**vars(config))
     sizes = " ".join(map(str, best.levels or ()))
-    print(f"the lowest joint loss: --hierarchy.levels {sizes} --hierarchy.negatives {best.negatives}")
+    print(f"Lowest joint loss with: --hierarchy.levels {sizes} --hierarchy.negatives {best.negatives}")
 
 
 TUNE = Command("tune", "search for levels and negatives as the paper does", tune_options, run_tune)

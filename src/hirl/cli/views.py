@@ -1,4 +1,4 @@
-"""`hirl views`: a contact sheet of the views that training with a method would use."""
+"""`hirl views`: draw a contact sheet of the views that a method trains on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def views_options(parser: Parser) -> None:
     parser.add_config_options(pretrain, positional="data", only=SHARED)
     parser.add_argument("--epoch", type=NonNegativeInt, default=0, help="Epoch of the run, counted from 0.")
     parser.add_argument("--rows", type=PositiveInt, default=6, help="Number of images, spread over the set.")
-    parser.add_argument("--tile", type=PositiveInt, default=112, help="Side of a global view on the sheet in pixels.")
+    parser.add_argument("--tile", type=PositiveInt, default=112, help="Side of a global view on the sheet, in pixels.")
     sheet_options(parser, required=True)
 
 
@@ -32,7 +32,7 @@ def run_views(config: Namespace) -> None:
 
     check_sheet(config)
     if config.data is None:
-        raise ValueError("views needs images: hirl views FOLDER --method METHOD --out FILE")
+        raise ValueError("the images are missing: hirl views FOLDER --method METHOD --out FILE")
     if config.image_size is not None and config.image_size < 1:
         raise ValueError(f"image_size is {config.image_size}, but must be at least 1")
     if config.seed < 0:
@@ -43,7 +43,7 @@ def run_views(config: Namespace) -> None:
     check_ranges(config.method)
     skipped = Skipped()
     opened = open_images(config.data, split=config.split, channels=config.channels)
-    images = in_memory(opened, skipped=skipped)  # as training does: it decides the default size and how crops are made
+    images = in_memory(opened, skipped=skipped)  # as in training: it decides the default size and how crops are made
     size = images.default_size if config.image_size is None else config.image_size
     if size > LARGEST_VIEW:
         raise ValueError(f"--image_size is {size}, but a contact sheet shows views of at most {LARGEST_VIEW} pixels")

@@ -1,4 +1,4 @@
-"""`--with_start`: a command's page of an adapted run beside that of the encoder which the run started from."""
+"""`--with_start`: show a command's page for an adapted run beside the page for the encoder it started from."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def with_start_option(parser: Parser) -> None:
 
 
 def beside_start(what: str, pages: Pages, **alone: Any) -> Pages:
-    """The command `pages`, which with --with_start writes two pages into a folder and one with both of them.
+    """Extend the command `pages`: with --with_start it writes a page each for run and start, and one that shows both.
 
-    `alone`: options that are for the run alone, with the values that the start gets.
+    `alone`: options that apply to the run only, with the values to use for the start.
     """
 
     def run(config: Namespace) -> None:
@@ -38,20 +38,22 @@ def beside_start(what: str, pages: Pages, **alone: Any) -> Pages:
         adapted = RunFolder(config.subject)
         adapted.check_exists()
         if not adapted.start_file.is_file():
-            raise ValueError(f"{config.subject!r} has no start to compare with: it did not adapt a frozen encoder")
+            raise ValueError(f"{config.subject!r} must be a run that adapted a frozen encoder to use --with_start")
         own = adapted.config
         images = {"subject": config.data or own["data"], "split": config.split or own["split"], "data": None}
         if getattr(config, "text", False) or getattr(config, "figure", None) is not None:
             raise ValueError("--with_start is for pages: leave out --text and --figure")
         if subject_kind(images["subject"]) != "images":
-            raise ValueError(f"--with_start takes a folder of images or a known name, not {images['subject']!r}")
+            raise ValueError(
+                f"--data is {images['subject']!r}, but with --with_start must be a folder of images or a known name"
+            )
         folder: Path = adapted.folder / f"{what}_with_start" if config.out is None else config.out
-        write_sides_page(adapted, folder, what)  # first, so that the folder is known for one of hirl
+        write_sides_page(adapted, folder, what)  # first: its files mark the folder as written by hirl
         start = images | {"encoder": str(adapted.start_file), "out": folder / START} | alone
         if "levels" in alone and own["hierarchy"] is not None:
             start["levels"] = own["hierarchy"]["levels"]
         for changes in (start, {"out": folder / ADAPTED}):
             pages(Namespace(**vars(config) | changes))
-        print(f"Both pages are shown by one in {folder}. {page_address(folder)}")
+        print(f"Page that shows both written to {folder}. {page_address(folder)}")
 
     return run

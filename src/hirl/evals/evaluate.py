@@ -117,7 +117,7 @@ def evaluate(
     network: dict[str, Any] = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}
     encoder = open_encoder(subject, **network, channels=channels, method=method)
     if method is not None and encoder.run is None:
-        raise ValueError(f"method {method!r} cannot be given here: only a run has one")
+        raise ValueError(f"method is {method!r}, but must not be given here: only a run has one")
     check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     request = request_images(encoder, data, test_data=test_data, split=split, test_split=test_split, channels=channels)
     folder = _results_folder(encoder.run, out)

@@ -1,4 +1,4 @@
-"""What people look at: contact sheets, embeddings, the demo."""
+"""Output to look at or to process further: pages, contact sheets, figures, lists, embeddings and the demo."""
 
 from hirl.explore.class_sheet import class_sheet
 from hirl.explore.embed import embed

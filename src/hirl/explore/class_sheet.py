@@ -1,4 +1,4 @@
-"""A contact sheet of a set: a row per class, in blocks of the coarser classes, or a grid without labels."""
+"""A contact sheet of a data set: a row per class, grouped by coarser classes; without labels a grid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hirl.explore.thumbnails import thumbnail
 
 _PAPER, _INK, _FAINT = (250, 249, 246), (38, 40, 46), (128, 130, 138)
 _TEXT, _GAP, _HEAD, _MARGIN = 150, 2, 28, 16
-MOST_CLASSES = 200  # rows; a longer sheet is of little use
+MOST_CLASSES = 200  # rows: a longer sheet is of little use
 
 
 def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: Skipped | None = None) -> Image.Image:
@@ -22,14 +22,14 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: 
     An unreadable image is a crossed-out tile and recorded in `skipped`.
     """
     if tile < 8 or columns < 1:
-        raise ValueError(f"a contact sheet needs tiles of at least 8 pixels and 1 column, not {tile} and {columns}")
+        raise ValueError(f"tile and columns are {tile} and {columns}, but must be at least 8 pixels and 1")
     blocks = _blocks(images, columns)
     skipped = Skipped() if skipped is None else skipped
     rows = [len(rows) for _, rows in blocks]
     halves = 2 if sum(rows) > 12 and len(blocks) > 1 else 1
     per_half = math.ceil(sum(rows) / halves)
     width = _TEXT + columns * (tile + _GAP)
-    at: list[tuple[int, int]] = []  # per block: its half and its top
+    at: list[tuple[int, int]] = []  # per block: its half of the sheet and its top
     half, top, used = 0, _MARGIN, 0
     for count in rows:
         if used >= per_half and half + 1 < halves:

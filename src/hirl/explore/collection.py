@@ -1,7 +1,7 @@
-"""A collection: readable images with their features and a tree over them, of a folder of images, a run or a file.
+"""A collection: readable images with their features and a tree, opened from a folder of images, a run or a file.
 
-A folder of images needs no run: its features are those of an encoder, by default the one that comes with hirl. They and
-the pages are kept in a folder of their own, `work_folder`, and belong to no run, since nothing was trained.
+A folder of images needs no run: its features are computed by an encoder, by default the one that comes with hirl, and
+kept with the pages in a folder of their own (`work_folder`), which is not a run, since nothing was trained.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from hirl.terminal.progress import Progress, no_progress, progress_bars
 
 @dataclass(frozen=True)
 class Collection:
-    """Row i of every tensor belongs to image i; images that cannot be read are not among them.
+    """Row i of every tensor belongs to image i; unreadable images are left out.
 
     name        what pages and figures call it
     data        the name of the data set
     images      the n readable images
-    rows        (n,) the place of each image in the data set, and in what `hirl embed` writes
+    rows        (n,) the index of each image in the data set, and its row in the output of `hirl embed`
     features    (n, width) of the encoder
-    z           z⁰ … zᴸ, (n, D) each; the features where there is nothing else
+    z           z⁰ … zᴸ, (n, D) each; only the features if there are no representations
     tree        prototypes over z⁰, with `leaves` (n,) of these images
-    tree_note   where the tree comes from, when it is not the run's own
+    tree_note   where the tree comes from, if it is not the run's own
     unreadable  the images left out
-    encoder     of the run or the images, as it was opened; None for a file of features
-    kept_id     identity of a tree that is kept and updated: that of the day it was built
+    encoder     the opened encoder of the run or the images; None for a file of features
+    kept_id     id of a tree that is kept and updated: the one it got when it was built
     """
 
     name: str
@@ -77,12 +77,12 @@ class Collection:
 
     @property
     def paths(self) -> list[str]:
-        """The file of every image, or its place in a set that has no files."""
+        """The file of every image, or its name in a set without files."""
         return [self.images.path(index) for index in range(len(self))]
 
     @property
     def tree_id(self) -> str:
-        """What names of nodes belong to."""
+        """Identifies the tree that node names belong to."""
         return self.kept_id or tree_id(self.tree)
 
     def typicality(self) -> Tensor:
@@ -119,11 +119,11 @@ def open_collection(
             comes with hirl.
         data: The images; by default those the run was trained on, or those that the file of features names.
         split: The split of the data; by default its training split.
-        tree: A file written by `hirl cluster`; by default the run's tree, or a new one where there is none.
+        tree: A file written by `hirl cluster`; by default the run's tree, or a new one if there is none.
         levels: Nodes per level of a new tree, fine to coarse; by default they suit the number of images.
         anew: For images: build a new tree instead of updating the one that was built last time.
-        method: The class of the run's method, where that is not part of hirl.
-        device: cpu, cuda …; by default a GPU where there is one.
+        method: The class of the run's method, if it is not part of hirl.
+        device: cpu, cuda …; by default a GPU if there is one.
         workers: Processes that read images.
         quiet: Show no progress.
     """
@@ -133,9 +133,9 @@ def open_collection(
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
         kind, opened = subject_kind(subject), None
         if kind != "images" and encoder is not None:
-            raise ValueError(f"encoder {encoder!r} cannot be given here: {subject} has features of its own")
+            raise ValueError(f"encoder is {encoder!r}, but must not be given here: {subject} has its own features")
         if kind == "images" and data is not None:
-            raise ValueError(f"data {data!r} cannot be given here: {subject} is itself a set of images")
+            raise ValueError(f"data is {data!r}, but must not be given here: {subject} is itself a set of images")
         if kind == "features":
             source = _open_file(Path(subject).expanduser(), data, split)  # type: ignore[arg-type]
         else:
@@ -157,7 +157,7 @@ def open_collection(
             source = CollectionSource(path, path.resolve().name, images, embedding, opened)
         images, embedding = source.images, source.embedding
         bad = without_features(images, embedding)
-        if source.encoder is None:  # whoever made the features may have read the images in another way
+        if source.encoder is None:  # the features may have been computed with another image reader
             bad |= {one.index: one for one in unreadable_images(images, progress=progress)}
         readable = torch.ones(len(images), dtype=torch.bool)
         readable[list(bad)] = False
@@ -216,11 +216,11 @@ def _encode(
     workers: int | None,
     progress: Progress,
 ) -> tuple[ImageSet, Embedding]:
-    """All images, embedded once: features/ in the folder keeps what was computed."""
-    with warnings.catch_warnings():  # the collection itself reports what it leaves out
+    """Embed all images, or read their features if the folder's features/ already has them."""
+    with warnings.catch_warnings():  # the collection reports unreadable images itself
         warnings.filterwarnings("ignore", message=".*could not be read")
         images = request.train()
-        if levels is not None:  # before the work
+        if levels is not None:  # checked before features are computed
             check_levels(levels, len(images))
         preprocessing = preprocessing_for(encoder, images, device=device, workers=workers)
         if encoder.provenance is not None and progress is not no_progress:
@@ -232,8 +232,8 @@ def _encode(
             return images, embed_images(extractor, images)
         warnings.warn(
             f"{str(encoder.run.checkpoint_file)!r}, which holds the heads, is "
-            f"{'damaged' if encoder.run.checkpoint_file.is_file() else 'missing'}: the encoder's pooled features take "
-            "the place of z0 and of the levels",
+            f"{'damaged' if encoder.run.checkpoint_file.is_file() else 'missing'}: the encoder's pooled features are "
+            "used instead of z0 and the levels",
             stacklevel=3,
         )
         return images, embed_without_heads(extractor, images, trained_on=trained_on)

@@ -1,4 +1,4 @@
-"""The tree of a collection, and where it comes from: a given one, a run's own, that of stored paths, or a new one."""
+"""The tree of a collection, which is given, the run's own, restored from stored paths, or new."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ITERATIONS = 20  # Lloyd steps per level of a tree that is built here
 
 
 class CollectionSource(NamedTuple):
-    """All images, readable or not, and their features; `path` is what was given."""
+    """All images, readable or not, and their features; `path` as the user gave it."""
 
     path: Path
     name: str
@@ -39,16 +39,16 @@ def collection_tree(
     levels: Sequence[int] | None,
     progress: Progress,
 ) -> tuple[PrototypeTree, str]:
-    """The tree with the leaves of these rows, and a note where it is not the run's own; `file`: of the `given` one."""
-    # Prototypes are of z⁰: without it, a run's tree has its paths alone.
+    """The tree with the leaves of these rows, and a note if it is not the run's own; `file`: of the `given` tree."""
+    # Prototypes are in the space of z⁰: without z⁰, only the paths of a run's tree can be used.
     own = source.encoder.tree if source.encoder is not None and source.embedding.z else None
     tree = own if given is None else given
     path = None if source.embedding.path is None else source.embedding.path[rows]
     if tree is not None and levels is not None:
-        raise ValueError(f"levels {tuple(levels)} cannot be given here: {source.path} has a tree already")
+        raise ValueError(f"levels is {tuple(levels)}, but must not be given here: {source.path} has a tree already")
     if tree is not None and z0.shape[1] != tree.dim:
         raise ValueError(
-            f"the tree's prototypes have {tree.dim} columns, but the features of {source.path} have {z0.shape[1]}"
+            f"the tree's prototypes have {tree.dim} columns, but must have {z0.shape[1]}, as features of {source.path}"
         )
     if given is not None:
         note = "the tree is as given" if file is None else f"the tree is that of {file}"
@@ -67,7 +67,7 @@ def collection_tree(
 
 
 def tree_origin(source: CollectionSource, tree: PrototypeTree) -> str:
-    """What a tree that is not a run's own was built over."""
+    """Describes which features a tree that is not a run's own was built over."""
     sizes = ", ".join(map(str, tree.levels))
     if source.encoder is not None and source.encoder.run is None:
         known = source.encoder.provenance
@@ -77,9 +77,9 @@ def tree_origin(source: CollectionSource, tree: PrototypeTree) -> str:
 
 
 def _with_leaves(tree: PrototypeTree, count: int, rows: Tensor, z0: Tensor, note: str) -> tuple[PrototypeTree, str]:
-    """A tree over as many rows has their leaves already. Rows that it does not have are assigned, and the note says so.
+    """The tree with leaves of the given rows. Rows that it was not built over are assigned, which the note mentions.
 
-    `count`: all rows, of which `rows` are those to find leaves for.
+    `count`: the number of all rows; a tree over as many has their leaves already. `rows`: those to find leaves for.
     """
     if len(tree.leaves) == count:
         leaves = tree.leaves[rows]

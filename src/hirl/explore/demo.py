@@ -1,7 +1,7 @@
-"""The demo: draws pictures, trains a baseline and its HIRL twin on them, compares the two and writes a tree page.
+"""The demo: draws pictures, trains a baseline and HIRL on them, compares the two and writes a tree page.
 
-It needs no data, no network and no GPU. Both arms share stage one, so that they differ by what HIRL does alone; the
-difference is that of this one run, whatever its sign.
+It needs no data, no network and no GPU. Both arms share stage one, so they differ only by HIRL; the difference is
+measured in this run, and may have either sign.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from hirl.terminal.tables import Cells, print_tables
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
 
-RECIPE = "small/swav"  # of the small recipes the one that learns most in minutes
-DRAWN = 64  # pixels, so that the page looks well; the recipe trains at 32
+RECIPE = "small/swav"  # the small recipe that learns most within minutes
+DRAWN = 64  # pixels, for a good-looking page; the recipe trains at 32
 KINDS = 48
-VAL_SHARE = 4  # a picture of the val split per so many of the training split
+VAL_SHARE = 4  # training pictures per val picture
 TASKS = (KNN(ks=(20,)), Clustering(), TreeAgreement(sample=1000))
 SHOWN = {"knn": ("KNN", ""), "clustering": ("clustering, AMI", "AMI, "), "tree": ("tree, AMI", "AMI, ")}
 Say = Callable[[str], None]
@@ -56,7 +56,7 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
         raise ValueError(f"epochs is {epochs}, but must be at least 2: the first has no tree yet")
     pictures, page = out / "pictures", out / "tree"
     if (there := sum(1 for _ in (pictures / "train").rglob("*.png"))) > images:
-        raise ValueError(f"images is {images:,}, but {str(pictures)!r} has {there:,} already: name another --out")
+        raise ValueError(f"images is {images:,}, but must be the {there:,} of {str(pictures)!r}: name another --out")
     out.mkdir(parents=True, exist_ok=True)
     check_page_folder(page)
     say(f"1/5  Drawing {images:,} pictures of 48 kinds, 12 families and 4 kingdoms. Training uses no labels.")
@@ -92,14 +92,14 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
 
 
 class Pixels(nn.Module):
-    """No encoder at all: 16 × 16 pixels are the features. More take a tree minutes, for their principal components."""
+    """No encoder: features are 16 × 16 pixels. With more, the principal components for the tree would take minutes."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return F.adaptive_avg_pool2d(images, 16).flatten(1)
 
 
 def draw_pictures(folder: Path, images: int) -> None:
-    """Save Shapes as train/KINGDOM/FAMILY/KIND/NUMBER.png and val/…; pictures that are there already stay."""
+    """Save Shapes as train/KINGDOM/FAMILY/KIND/NUMBER.png and val/…; existing pictures are kept."""
     with progress_bars() as progress:
         for split, count in (("train", images), ("val", max(2 * KINDS, images // VAL_SHARE))):
             pictures = Shapes(images=count, size=DRAWN, split=split, cache=False)
@@ -127,9 +127,9 @@ def table(results: dict[str, dict[str, Result]], runs: dict[str, Run]) -> Cells:
 
 
 def how_to_open(page: Path, environment: Any) -> str:
-    """Where the page is, and how to see it from here: over ssh and without a screen there is no browser to open it."""
+    """How to open the page: over ssh or without a display, it must be copied to a machine with a browser."""
     index = (page / "index.html").resolve()
     if environment.get("SSH_CONNECTION"):
         copy = f"scp -r {socket.gethostname()}:{shlex.quote(str(index.parent))} ."
-        return f"The tree page is {index}. Copy its folder to the machine you sit at and open it there: {copy}"
+        return f"The tree page is {index}. Copy its folder to your own machine and open it there: {copy}"
     return f"Open the tree page in a browser: {index.as_uri()}"

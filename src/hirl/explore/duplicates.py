@@ -1,10 +1,10 @@
 """Copies among images: files of the same bytes, images of the same pixels, and near duplicates.
 
 Two images are near duplicates if the cosine of their pooled features reaches a threshold and their details agree, or
-if their details agree so well that no encoder need be asked. The threshold is measured: it lies below 95 % of the
-cosines between images of the collection and mildly altered copies of them (recompressed, halved in size, brightened,
-cropped by a little), as the encoder at hand sees them. Details guard against an encoder that confuses different images,
-for what is called a copy may be deleted; and they find what a weak encoder misses, such as copies cropped by 5 %.
+if their details agree so well that features are not needed. The threshold is measured: 95 % of the cosines between
+images of the collection and mildly altered copies of them (recompressed, halved in size, brightened, slightly cropped)
+lie above it. Details guard against an encoder that confuses different images, since users may delete what is reported
+as a copy; and they find copies that a weak encoder misses, such as those cropped by 5 %.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ Kind = Literal["bytes", "pixels", "near"]
 
 MEASURED = 100  # images that are altered to find the threshold
 FOUND = 0.95  # share of the altered copies above the threshold
-# Details are compared at 24 × 24 pixels, coarse light and shade removed, at the best of a few crops. Of 300 photos,
-# 98 % of the altered copies agree by more than 0.97, nearest neighbours that are other images by less than 0.5. Among
-# all pairs of 1,200 photos of groceries, 10 copies cropped by 5 % agree by 0.995 or more, other images by 0.91 at most.
+# Details are compared at 24 × 24 pixels with low frequencies removed, at the best of a few crops. With 300 photos, 98 %
+# of the altered copies agree by more than 0.97, and nearest neighbours that are not copies by less than 0.5. Among all
+# pairs of 1,200 photos of groceries, 10 copies cropped by 5 % agree by 0.995 or more, other pairs by 0.91 at most.
 DETAIL, BLUR, CROPS = 24, 2, (0.0, 0.015, 0.03, 0.045, 0.06)
 AGREEMENT, CERTAIN = 0.88, 0.98
-FAINT = 1.0  # grey values of 255: an image whose details deviate by less is as good as blank, and they are noise
-CHUNK = 1 << 24  # cosines at a time
-MOST_PAIRS = 50  # per image on average; more means that the features do not tell images from each other
+FAINT = 1.0  # grey levels of 255: an image whose details deviate by less counts as blank, since they are noise
+CHUNK = 1 << 24  # cosines computed at a time
+MOST_PAIRS = 50  # per image on average; with more, the features do not distinguish images
 
 
 class Indistinct(ValueError):  # noqa: N818
@@ -53,7 +53,7 @@ class Indistinct(ValueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Copy:
-    """An image that repeats the one its group keeps; `cosine` is between the two."""
+    """A copy of the image that its group keeps; `cosine` is between the two."""
 
     image: int
     kind: Kind
@@ -62,18 +62,19 @@ class Copy:
 
 @dataclass(frozen=True)
 class Copies:
-    """A group: the image to keep, and those that repeat it."""
+    """A group: the image to keep, and its copies."""
 
     keep: int
     copies: tuple[Copy, ...]
 
 
 def check_threshold(threshold: float) -> None:
-    """Raise a ValueError unless it is a cosine. Call it before the work of computing features."""
+    """Raise a ValueError unless it is a cosine; to be called before features are computed."""
     if not -1 <= threshold <= 1:
         raise ValueError(f"threshold is {threshold}, but must be a cosine, between -1 and 1")
 
 
+<<<<<<< HEAD
 def find_duplicates(
     collection: Collection, threshold: float | None, *, progress: Progress = no_progress
 ) -> list[Copies]:
@@ -81,6 +82,12 @@ def find_duplicates(
 
     Every image of a group repeats the kept one itself, not only another copy. Without a threshold, features are not
     compared.
+=======
+def find_duplicates(collection: Collection, threshold: float, *, progress: Progress = no_progress) -> list[Copies]:
+    """Groups of copies, the largest first. Each keeps an image in colour if any, then of most pixels, then most bytes.
+
+    Every image of a group is a copy of the kept one itself, not only of another copy.
+>>>>>>> words
     """
     if threshold is not None:
         check_threshold(threshold)
@@ -104,10 +111,10 @@ def find_duplicates(
 
 
 def measure_threshold(collection: Collection, *, seed: int = 0, device: str | None = None) -> float:
-    """The cosine that 95 % of mildly altered copies reach, as the run's encoder sees them."""
+    """The cosine that 95 % of mildly altered copies reach with the collection's encoder."""
     encoder = collection.encoder
     if encoder is None:
-        raise ValueError("a file of features has no encoder to measure the threshold with: give one with --threshold")
+        raise ValueError("a file of features has no encoder to measure the threshold with: give it with --threshold")
     size = encoder.size_for(collection.images.default_size)
     channels = collection.images.channels
     random = np.random.default_rng(seed)
@@ -158,7 +165,7 @@ ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 
 def _same_bytes(images: ImageSet) -> dict[int, int]:
-    """For every file that another one before it repeats byte for byte, and for that first one: the first one."""
+    """The first file with the same bytes, for every file that has a byte-for-byte copy (itself for the first)."""
     by_size: dict[int, list[int]] = defaultdict(list)
     for index in range(len(images)):
         path = Path(images.path(index))
@@ -188,9 +195,15 @@ def _pairs(features: Tensor, chosen: list[int], threshold: float, progress: Prog
         left, right = rows[near[:, 0] + start].tolist(), rows[near[:, 1] + start].tolist()
         pairs |= zip(zip(left, right, strict=True), values.tolist(), strict=True)
         if len(pairs) > MOST_PAIRS * len(unit):
+<<<<<<< HEAD
             raise Indistinct(
                 f"more than {MOST_PAIRS} images per image reach the threshold of {threshold:.4f}: the features do not "
                 "tell images from each other; give a higher --threshold or train longer"
+=======
+            raise ValueError(
+                f"on average more than {MOST_PAIRS} other images per image reach the threshold of {threshold:.4f}: the "
+                "features do not distinguish images; give a higher --threshold or train longer"
+>>>>>>> words
             )
         progress("comparing features", min(start + step, len(unit)), len(unit))
     return pairs
@@ -216,7 +229,7 @@ def _image_details(images: ImageSet, index: int) -> Tensor:
 
 
 def _details(picture: Image.Image, crop: float) -> np.ndarray:
-    """(DETAIL²,) of unit length; 0 for an image that is as good as blank."""
+    """(DETAIL²,) of unit length; 0 for an image that counts as blank."""
     side = picture.width
     box = (crop * side, crop * side, side - crop * side, side - crop * side)
     small = picture.convert("L").resize((DETAIL, DETAIL), Image.Resampling.LANCZOS, box=box)
@@ -228,13 +241,13 @@ def _details(picture: Image.Image, crop: float) -> np.ndarray:
 
 
 def _agreement(one: Tensor, other: Tensor) -> float:
-    """How well the details (crops, DETAIL²) of two images agree, one of them cropped or neither."""
+    """The best agreement between the details (crops, DETAIL²) of two images, with at most one of them cropped."""
     one, other = one.float(), other.float()
     return max(float((other @ one[0]).max()), float((one @ other[0]).max()))
 
 
 def _certain_pairs(details: Tensor, chosen: list[int], progress: Progress) -> set[tuple[int, int]]:
-    """All pairs of the chosen images that are copies by their details alone."""
+    """All pairs of the chosen images whose details alone show that they are copies."""
     plain = details[:, 0].float()
     step = max(1, CHUNK // max(1, len(plain)))
     pairs = set()
@@ -248,7 +261,7 @@ def _certain_pairs(details: Tensor, chosen: list[int], progress: Progress) -> se
 
 @dataclass(frozen=True)
 class _Look:
-    """An image's pixels: whether they have colours, how many they are, and their hash."""
+    """Properties of an image's pixels: whether it has colours, their number, and their hash."""
 
     colour: bool
     pixels: int
@@ -268,7 +281,7 @@ def _groups(
     links: dict[int, dict[int, tuple[Kind, float]]],
     looks: dict[int, _Look],
 ) -> list[Copies]:
-    """Groups about the best image each: the best of all takes its copies, then the best of what is left, and so on."""
+    """Groups around the best image each: the best of all takes its copies, then the best of the rest, and so on."""
     repeats: dict[int, list[int]] = defaultdict(list)
     for image, first in same_bytes.items():
         if image != first:

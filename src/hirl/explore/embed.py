@@ -1,4 +1,4 @@
-"""Images as arrays in a file: an encoder's pooled features, and a run's z⁰…zᴸ and paths through its tree."""
+"""Embeds images into arrays in a file: an encoder's pooled features, and a run's z⁰…zᴸ and paths through its tree."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def embed(
     image     (N,) the path of each image
     readable  (N,) whether it could be read; if not, its features and z are NaN and its path is −1
     features  (N, width) of the encoder
-    z0 … zL   (N, D) of the method's head and of the heads of the levels; only a run has them, and a baseline z0 alone
+    z0 … zL   (N, D) of the method's head and of the heads of the levels; for runs only, and for a baseline only z0
     path      (N, L) nodes of the run's tree, fine → coarse, if there is a tree; with tree_levels, (L,) its nodes per
-              level, and tree_parents_0 …, the parent of each node of a level but the last
+              level, and tree_parents_0 …, the parent of each node of a level except the last
     labels    (N, levels), the finest first, and classes_0 …, the class names of each level, if there are labels
 
     Args:
@@ -116,7 +116,7 @@ def open_extractor(
     encoder = open_encoder(subject, **network, channels=channels, method=method)
     run = encoder.run
     if method is not None and run is None:
-        raise ValueError(f"method {method!r} cannot be given here: only a run has one")
+        raise ValueError(f"method is {method!r}, but must not be given here: only a run has one")
     check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     images = request_images(encoder, data, split=split, channels=channels).train()
     preprocessing = preprocessing_for(

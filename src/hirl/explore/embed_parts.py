@@ -1,4 +1,4 @@
-"""Features of many images, in parts that any number of processes write: on one machine, on several, or on Ray."""
+"""Embeds many images in parts that any number of processes write: on one machine, on several, or on Ray."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def embed_parts(
 ) -> FeatureParts:
     """Embed images with an encoder and write them to the folder `out`, in half precision.
 
-    The same call in other processes, on this or other machines, shares the work: each takes the next part that nobody
-    holds. Parts that are there are not done again.
+    The same call in other processes, on this or other machines, shares the work: each takes the next unclaimed part.
+    Existing parts are not computed again.
 
     Args:
         subject: The encoder, as for `hirl.embed`.
@@ -105,13 +105,13 @@ class _PartWorker:
     """An actor of Ray Data: opens the encoder and the images once, and writes parts."""
 
     def __init__(self, directory: str, folder: str, opening: dict[str, Any]) -> None:
-        os.chdir(directory)  # so that relative paths name the same files as where the command was given
+        os.chdir(directory)  # so that relative paths name the same files as for the command
         self.parts = open_parts(Path(folder), complete=False)
         self.extractor, self.images = open_extractor(**opening)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         for name in batch["part"]:
-            if not self.parts.is_done(str(name)):  # by a worker that was lost before it could say so
+            if not self.parts.is_done(str(name)):  # a worker may have been lost after it wrote the part
                 write_part(self.parts, str(name), self.extractor, self.images)
         return batch
 
@@ -128,14 +128,14 @@ def _on_ray(parts: FeatureParts, workers: int, opening: dict[str, Any]) -> Itera
         return
     if not ray.is_initialized():
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
-    logging.getLogger("ray.data").setLevel(logging.WARNING)  # it would report its plan and every ten seconds
+    logging.getLogger("ray.data").setLevel(logging.WARNING)  # otherwise it prints its plan and its progress
     ray.data.DataContext.get_current().enable_progress_bars = False  # hirl has its own
     resources = ray.cluster_resources()
     written = ray.data.from_items([{"part": name} for name in missing], override_num_blocks=len(missing)).map_batches(
         _PartWorker,
         fn_constructor_kwargs={"directory": str(Path.cwd()), "folder": str(parts.folder), "opening": opening},
         batch_size=1,
-        # a part takes minutes: none waits behind another while a worker is free
+        # A part takes minutes: none must queue behind another while a worker is idle.
         compute=ray.data.ActorPoolStrategy(size=min(workers, len(missing)), max_tasks_in_flight_per_actor=1),
         num_cpus=1,
         num_gpus=1 if resources.get("GPU") else 0,
@@ -144,7 +144,7 @@ def _on_ray(parts: FeatureParts, workers: int, opening: dict[str, Any]) -> Itera
         for _ in written.iter_rows():
             yield
     except ray.exceptions.RayError as error:
-        raise ValueError(f"a worker of Ray could not write its part: {_cause(error)}") from error
+        raise ValueError(f"a Ray worker could not write its part: {_cause(error)}") from error
 
 
 def _cause(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Fonts of figures: those of this machine that have the letters DejaVu lacks."""
+"""Fonts of figures: fallbacks installed on this machine for the letters that DejaVu lacks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHER_SCRIPTS = (
 
 @contextmanager
 def font_context() -> Iterator[None]:
-    """Figures drawn inside fall back on these fonts; a letter that none of them has is drawn as a box, silently."""
+    """Figures drawn inside fall back on these fonts; a letter that none has is drawn as a box, without a warning."""
     from matplotlib import font_manager, rc_context
 
     known = set(font_manager.get_font_names())

@@ -19,26 +19,26 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def check_list(file: Path) -> None:
-    """A ValueError if no list can be written there; before the work is done."""
+    """Raise a ValueError if the file's name does not end in a list format; to be called before the work."""
     if file.suffix.lower() not in KINDS:
-        raise ValueError(f"a list of files is a file of one of {', '.join(KINDS)}, not {str(file)!r}")
+        raise ValueError(f"the list of files is {str(file)!r}, but must end in one of {', '.join(KINDS)}")
     if file.suffix.lower() == ".parquet":
         import_parquet(file, instead=".csv")
     check_writable(file)
 
 
 def has_line_break(files: Sequence[str]) -> bool:
-    """Whether a name has a line break, so that it does not fit into a .txt file."""
+    """Whether a name has a line break, which a .txt file cannot hold."""
     return any("\n" in file or "\r" in file for file in files)
 
 
 def write_list(file: Path, rows: Rows, columns: Sequence[str] = ()) -> None:
-    """Writes the rows, each with at least `file`, as the suffix says; a .txt file has the files alone.
+    """Write the rows, each with at least `file`, in the format of the suffix; a .txt file holds the files only.
 
     `columns`: their names, for a table without rows.
 
     Bytes of a name that are not UTF-8 stay as they are in .txt and .csv; in .json they are Python's surrogates, which
-    `os.fsencode` turns back; .parquet holds UTF-8 alone. A line break in a name fits into all but .txt.
+    `os.fsencode` turns back; .parquet holds UTF-8 only. A line break in a name is possible in all formats but .txt.
     """
     content = _content(file, rows, columns)
     with atomic_write(file) as aside:
@@ -46,9 +46,9 @@ def write_list(file: Path, rows: Rows, columns: Sequence[str] = ()) -> None:
 
 
 def check_unchanged(file: Path, rows: Rows | None, columns: Sequence[str] = ()) -> None:
-    """A ValueError if a list is there already and has another content: people edit lists by hand.
+    """Raise a ValueError if the list exists with other content, which a user may have edited.
 
-    `rows`: what would be written, or None if the list would go.
+    `rows`: what would be written, or None if the list would be removed.
     """
     if file.is_file() and (rows is None or file.read_bytes() != _content(file, rows, columns)):
         raise ValueError(
@@ -64,7 +64,9 @@ def _content(file: Path, rows: Rows, columns: Sequence[str]) -> bytes:
         names = [str(row["file"]) for row in rows]
         if has_line_break(names):
             broken = next(name for name in names if has_line_break([name]))
-            raise ValueError(f"{one_line(broken)} has a line break in its name: write a .csv or .json file instead")
+            raise ValueError(
+                f"{one_line(broken)} has a line break in its name, but must not: write a .csv or .json file instead"
+            )
         text = "".join(f"{name}\n" for name in names)
     elif kind == ".csv":
         buffer = io.StringIO(newline="")
@@ -96,7 +98,7 @@ def _parquet(file: Path, rows: Rows, columns: Sequence[str]) -> bytes:
 
 
 def write_links(folder: Path, files: Sequence[str]) -> None:
-    """Fills a new folder with links to the files; a number goes before each name, for two may be called the same."""
+    """Fill a new folder with links to the files, numbered, since two files may have the same name."""
     for file in files:
         if not Path(file).is_file():
             raise ValueError(f"{one_line(file)} is not a file, so there is nothing to link to: write a list instead")

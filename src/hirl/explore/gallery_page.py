@@ -1,4 +1,4 @@
-"""The gallery page: groups of images under headings, such as what a search found or which images are copies."""
+"""The gallery page: groups of images under headings, such as results of a search or copies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hirl.terminal.progress import Progress, no_progress
 
 @dataclass(frozen=True)
 class Tile:
-    """An image of a gallery. `mark` is set above it and kept by the page's filter, as keep or drop."""
+    """An image of a gallery. `mark`, such as keep or drop, is shown above it; the page can filter by it."""
 
     picture: Picture
     caption: str = ""
@@ -38,7 +38,7 @@ class Gallery:
 
 
 def write_gallery(aside: Path, folder: Path, gallery: Gallery, *, progress: Progress = no_progress) -> None:
-    """Writes the page and its thumbnails to `aside`, which is to become `folder`. An image is stored once."""
+    """Write the page and its thumbnails to `aside`, which will become `folder`. Each image is stored once."""
     numbers: dict[tuple[int, int], int] = {}
     pictures: list[Picture] = []
     groups: list[dict[str, Any]] = []

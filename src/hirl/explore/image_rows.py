@@ -1,9 +1,9 @@
-"""A row per image of a collection, for tables that other programs read: its path through the tree and how sure it is.
+"""A row per image of a collection, for tables that other programs read: its path through the tree, with confidence.
 
 file           the image
-row            its place in the data set, and in what `hirl embed` writes
+row            its index in the data set, and its row in the output of `hirl embed`
 level_0 …      the node at each level of the tree, fine → coarse, as level-number or by its name
-confidence_0 … the margin of its path over the best one through another node of the level; none without another node
+confidence_0 … the margin of its path over the best path through another node of the level; empty if there is none
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hirl.explore.collection import Collection
 def image_rows(
     collection: Collection, images: Sequence[int] | None = None, *, names: Mapping[str, str] | None = None
 ) -> list[dict[str, Any]]:
-    """The rows of these images of the collection, by default of all; `names` of nodes by level and number ("2-17")."""
+    """The rows of these images, by default of all; `names` of nodes by level and number ("2-17")."""
     chosen, names, tree = list(range(len(collection)) if images is None else images), names or {}, collection.tree
     leaves = tree.leaves[chosen]
     nodes, margins = tree.path(leaves).tolist(), tree.margins(collection.z[0][chosen], leaves).tolist()

@@ -1,6 +1,6 @@
-"""The tree over a folder of images, kept from one look to the next: nodes keep their numbers, and so their names.
+"""The tree over a folder of images, kept between commands so that nodes keep their numbers, and thus their names.
 
-When images have come or gone, the tree is updated rather than built again, and what moved is said.
+When images were added or removed, the tree is updated instead of built again, and the changes are reported.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from hirl.hierarchy.path_steps import update_tree
 from hirl.hierarchy.tree import PrototypeTree
 
 TREE, IMAGES = "tree.safetensors", "tree_images.json"
-# From this share of new images on, or of leaves without images, a new tree may be worth more than old numbers.
+# From this share of new images, or of empty leaves, on, a new tree is suggested, though nodes would be renumbered.
 MANY_NEW, MANY_EMPTY = 0.5, 0.1
-# With a smaller share of the earlier images left, the images are another set.
+# If a smaller share of the earlier images is left, the images are treated as another set.
 LEAST_KNOWN = 0.3
 
 
 def tree_id(tree: PrototypeTree) -> str:
-    """Tells trees from each other: names given to nodes of one mean nothing on another."""
+    """Identifies a tree: names given to its nodes are meaningless for any other tree."""
     digest = hashlib.sha256()
     for tensor in (*(nodes.float() for nodes in tree.prototypes), *tree.parents):
         digest.update(np.ascontiguousarray(tensor.cpu().numpy()).data)
@@ -37,7 +37,7 @@ def tree_id(tree: PrototypeTree) -> str:
 
 @dataclass(frozen=True)
 class KeptTree:
-    """A tree, the files (n,) of its images, the features' encoder, and the identity it had when it was built."""
+    """A tree, the files (n,) of its images, the encoder of their features, and the id it got when it was built."""
 
     tree: PrototypeTree
     files: tuple[str, ...]
@@ -46,7 +46,7 @@ class KeptTree:
 
     @classmethod
     def load(cls, folder: Path, encoder: str) -> KeptTree | None:
-        """The tree kept in a folder; None if there is none, it is damaged, or it is of another encoder's features."""
+        """The tree kept in a folder; None if it is missing, damaged, or over features of another encoder."""
         file = folder / IMAGES
         try:
             verify(file)
@@ -56,14 +56,14 @@ class KeptTree:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            named = str(error) if isinstance(error, Damaged) else f"the tree in {str(folder)!r} is damaged"
-            warnings.warn(f"{named}; a new tree is built, without the names given to nodes", stacklevel=4)
+            problem = str(error) if isinstance(error, Damaged) else f"the tree in {str(folder)!r} is damaged"
+            warnings.warn(f"{problem}; a new tree is built, without the names given to nodes", stacklevel=4)
             return None
         return kept if kept.encoder == encoder and len(kept.files) == len(tree.leaves) else None
 
     def save(self, folder: Path) -> None:
         about = {"checksum": CHECKSUM, "id": self.identity, "encoder": self.encoder, "files": self.files}
-        (folder / IMAGES).unlink(missing_ok=True)  # without its list, a tree is not taken for that of other images
+        (folder / IMAGES).unlink(missing_ok=True)  # first: an interrupted save must not pair a tree with the wrong list
         self.tree.save(folder / TREE)
         with atomic_write(folder / IMAGES, checksum=True) as aside:
             aside.write_text(json.dumps(about), encoding="utf-8")
@@ -78,9 +78,9 @@ def keep_tree(
     *,
     anew: bool,
 ) -> tuple[KeptTree, str]:
-    """The tree of the last time, updated to the images of today, and what moved; a new one if there is none.
+    """The kept tree, updated to the present images, and a note on the changes; a new tree if there is none.
 
-    Images that hardly any earlier one is among are another set, such as another split, and get a new tree.
+    If hardly any earlier image is left, the images are another set, such as another split, and get a new tree.
     """
     kept, changes = None if anew else KeptTree.load(folder, encoder), ""
     if kept is not None and kept.files == tuple(files):
@@ -96,7 +96,7 @@ def keep_tree(
 
 
 def describe_changes(before: KeptTree, after: KeptTree) -> str:
-    """How many images came, went and moved, per level, and which nodes are left without images."""
+    """How many images were added, removed and moved per level, and which nodes are now empty."""
     place = {file: index for index, file in enumerate(before.files)}
     both = [(place[file], index) for index, file in enumerate(after.files) if file in place]
     added, removed = len(after.files) - len(both), len(before.files) - len(both)
@@ -105,7 +105,7 @@ def describe_changes(before: KeptTree, after: KeptTree) -> str:
         then, now = torch.tensor(both).T
         moved = (before.tree.image_paths[then] != after.tree.image_paths[now]).float().mean(0)  # (L,)
         shares = ", ".join(f"{100 * share:.1f} % at level {level}" for level, share in enumerate(moved.tolist()))
-        text += f". Of the {len(both):,} other images, so many are in another node than before: {shares}"
+        text += f". Of the {len(both):,} other images, these shares moved to another node: {shares}"
     emptied = [
         f"{level}-{node}"
         for level in range(len(after.tree.levels))

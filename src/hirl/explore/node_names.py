@@ -1,7 +1,7 @@
-"""Names that suggest themselves for the nodes of a tree: from labels, from predicted classes, or from files.
+"""Suggests names for the nodes of a tree: from labels, predicted classes, file names or dates.
 
-A suggestion is what many images of a node share and other images do not. People see where it comes from, and a name of
-theirs always comes first.
+A suggestion is a term that many images of a node have and other images do not. Its origin is shown, and a name given by
+the user always takes precedence.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ from hirl.hierarchy.tree import PrototypeTree
 LABELS, CLASSES, FILES, DATES = "labels", "predicted ImageNet classes", "file names", "dates of the photos"
 MOST_TERMS = 2000  # of files, the most frequent ones
 TAKEN, CHANGED, CAMERA = 36867, 306, 34665  # EXIF: DateTimeOriginal in the camera's block, DateTime
-DATED = 5  # images per leaf whose date is read, the most typical ones
-# A term names a node if this share of the images has it, and so many times as large a share as of all images.
+DATED = 5  # images per leaf whose date is read: the most typical ones
+# A term names a node if at least this share of its images has it, and this many times the share among all images.
 SHARE, LIFT = 0.5, 1.5
-# Predicted classes: a class, a kind with several classes, or the two first classes together name a node from these
-# probabilities on, averaged over its images, and if all images have it so many times less: what a classifier sees
-# everywhere is what it takes an unknown sort of image for.
+# Predicted classes: a class, a kind of several classes, or the first two classes together name a node from these mean
+# probabilities over its images on, if the mean over all images is this many times lower: a class predicted everywhere
+# is what the classifier falls back on for unknown kinds of images.
 CLASS_SHARE, KIND_SHARE, PAIR_SHARE, CLASS_LIFT, KIND_CLASSES = 0.3, 0.25, 0.3, 3.0, 5
-FAMILIAR_SHARE = 0.2  # of the images, in leaves that the classifier knows: with fewer, most of its names are accidents
-# What a definition calls the thing itself ends before the first of these.
+# A classifier that is familiar with fewer of the images than this names none: the names would mostly be accidents.
+FAMILIAR_SHARE = 0.2
+# The head noun of a definition comes before the first of these.
 FURTHER = re.compile(
     r"[,;:()]|\b(?:with|having|used|that|which|from|in|for|on|to|made|consisting|native|held|and|or|by|at)\b"
 )
@@ -80,7 +81,7 @@ def suggest_names(collection: Collection, typical: Tensor) -> dict[str, Suggesti
 
 
 def label_names(tree: PrototypeTree, labels: Tensor, names: Sequence[Sequence[str]]) -> dict[str, Suggestion]:
-    """The class of most images, at the finest label level that has one; `labels` (n, levels)."""
+    """The majority class, at the finest label level that has one; `labels` (n, levels)."""
     found: dict[str, Suggestion] = {}
     for column, classes in zip(labels.T, names, strict=True):
         for level, mass in enumerate(_per_level(tree, _leaf_sums(tree, column, len(classes)))):
@@ -91,11 +92,11 @@ def label_names(tree: PrototypeTree, labels: Tensor, names: Sequence[Sequence[st
 
 
 def class_names(tree: PrototypeTree, features: Tensor, classifier: ImageNetClassifier) -> dict[str, Suggestion]:
-    """The class that a classifier sees in a node's images; else a kind that its classes share; else two classes.
+    """The class that a classifier predicts for a node's images; else a kind that its classes share; else two classes.
 
-    Nodes whose images it is not familiar with on average get no name: it may be sure of a class all the same. Nor does
-    any node where it knows few of the images at all, nor do leaves with two classes: two in three such pairs were wrong
-    (docs/log.md, trials 41 and 42).
+    Nodes whose images are on average unlike its training images get no name, since it may be confident all the same,
+    and no node gets one if most images are (docs/log.md, trial 42). Leaves get no name of two classes: two in three such
+    pairs were wrong (trial 41).
     """
     sums = torch.zeros(tree.levels[0], len(classifier.names))
     logits_and_lengths = torch.zeros(tree.levels[0], 2)
@@ -132,7 +133,7 @@ def class_names(tree: PrototypeTree, features: Tensor, classifier: ImageNetClass
 
 
 def term_names(tree: PrototypeTree, terms: Sequence[set[str] | None], origin: str) -> dict[str, Suggestion]:
-    """The term that most images of a node have; `terms` of each image, None where they were not looked for."""
+    """The term that most images of a node have; `terms` of each image, None if they were not looked up."""
     counts = Counter(term for some in terms for term in some or ())
     frequent = [term for term, count in counts.most_common(MOST_TERMS) if count > 1]
     place = {term: number for number, term in enumerate(frequent)}
@@ -153,7 +154,7 @@ def term_names(tree: PrototypeTree, terms: Sequence[set[str] | None], origin: st
 
 
 def shared_terms(mass: Tensor, images: Tensor, *, least: float = SHARE, lift: float = LIFT) -> Tensor:
-    """Return the term (M,) that speaks most for each node, or −1; `mass` (M, V) of its `images` (M,) have each term.
+    """Return the most characteristic term (M,) of each node, or −1; `mass` (M, V) of its `images` (M,) have each term.
 
     Of the terms that more than a share `least` of a node's images has, `lift` times the share of all images or more, it
     is the one with the largest share · log(lift), as in tf-idf.
@@ -168,7 +169,7 @@ def shared_terms(mass: Tensor, images: Tensor, *, least: float = SHARE, lift: fl
 
 
 def path_terms(path: str) -> set[str]:
-    """The terms in the names of a file and its folders, without numbers and without what cameras write."""
+    """The terms in the names of a file and its folders, without numbers and names that cameras give."""
     stem = path.rpartition(".")[0] or path
     found = re.findall(r"[^\W\d_]{3,}", stem.casefold())
     return set(found) - {"img", "dsc", "dcim", "image", "images", "photo", "photos", "pxl", "jpg", "jpeg", "png"}
@@ -192,7 +193,7 @@ def _months(path: str) -> set[str]:
 
 
 def _kinds(classifier: ImageNetClassifier) -> tuple[list[str], Tensor]:
-    """The kinds that several classes are of, such as dog or fruit, and which classes (C, K) are."""
+    """The kinds that comprise several classes, such as dog or fruit, and a mask (C, K) of their classes."""
     kinds = [kinds_of(*texts) for texts in zip(classifier.names, classifier.definitions, strict=True)]
     terms = [kind for kind, count in Counter(k for some in kinds for k in some).items() if count >= KIND_CLASSES]
     has = torch.tensor([[term in some for term in terms] for some in kinds])
@@ -200,7 +201,7 @@ def _kinds(classifier: ImageNetClassifier) -> tuple[list[str], Tensor]:
 
 
 def kinds_of(names: str, definition: str) -> set[str]:
-    """The last words of the names, and of what the definition begins with: of "Persian cat", "a breed of cat", cat."""
+    """The last words of the names and of the definition's first phrases: cat for "Persian cat", "a breed of cat"."""
     phrases = [name for name in names.split(", ") if " " in name]
     phrases += FURTHER.split(definition, maxsplit=1)[0].split(" of ")
     last = {phrase.split()[-1] for phrase in phrases if phrase.strip()}
@@ -222,7 +223,7 @@ def _per_level(tree: PrototypeTree, sums: Tensor) -> Iterable[Tensor]:
 
 
 def photo_month(path: str) -> str | None:
-    """The month of a photo, such as "July 2019"; None where the file does not tell."""
+    """The month of a photo, such as "July 2019"; None if the file has no date."""
     from PIL import Image
 
     try:

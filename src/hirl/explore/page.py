@@ -1,8 +1,8 @@
 """A page: one HTML file with its style, script and data inside, and its thumbnails in a folder beside it.
 
-A page opens from disk, without a server, and never reaches for the network: its content security policy forbids that,
-and lets no script run but the page's own. Data are JSON in a block that is never executed; scripts put them on the page
-as text, never as markup, for the names of files and classes may hold anything.
+A page opens from disk, without a server, and never uses the network: its content security policy forbids that, and
+allows no script but the page's own. Data are JSON in a block that is never executed; scripts put them on the page as
+text, never as markup, since the names of files and classes may contain anything.
 """
 
 from __future__ import annotations
@@ -30,30 +30,31 @@ _TEMPLATES = files("hirl.explore") / "pages"
 
 
 def check_page_folder(folder: Path) -> None:
-    """A ValueError if a page cannot be written to `folder`, or something other than a page would be lost by it."""
+    """Raise a ValueError if a page cannot be written to `folder`, or would overwrite something other than a page."""
     check_parent(folder)
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise ValueError(f"cannot write a page to {str(folder)!r}: it is a file; name a folder with --out")
+        raise ValueError(f"{str(folder)!r} is a file, but must be a folder to write a page to: name one with --out")
     page = folder / PAGE
     ours = page.is_file() and GENERATOR in page.read_text(encoding="utf-8", errors="replace")[:1000]
     if not ours and any(folder.iterdir()):
         raise ValueError(
-            f"the folder {str(folder)!r} is not empty and does not hold a page of hirl: name another one with --out"
+            f"the folder {str(folder)!r} has other content, but must be empty or hold a page of hirl: name another one "
+            "with --out"
         )
 
 
 @contextmanager
 def page_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to write a page and its thumbnails to; it replaces the page that was there, if all goes well."""
+    """A new folder to write a page and its thumbnails to; it replaces an existing page once it is complete."""
     check_page_folder(folder)
     with atomic_folder(folder) as aside:
         yield aside
 
 
 def write_page(folder: Path, kind: str, title: str, data: dict[str, Any]) -> None:
-    """Writes index.html from the templates of a kind: tree, map, gallery, curves or sides."""
+    """Write index.html from the templates of a kind: tree, map, gallery, curves or sides."""
     style = _template("base.css") + _template(f"{kind}.css")
     script = "'use strict';\n(() => {\n" + _template("base.js") + _template(f"{kind}.js") + "\n})();\n"
     parts = {
@@ -64,11 +65,11 @@ def write_page(folder: Path, kind: str, title: str, data: dict[str, Any]) -> Non
         "SCRIPT_HASH": _hash(script),
         "STYLE": style,
         "BODY": _template(f"{kind}.html").replace("%%VIEWER%%", _template("viewer.html").rstrip()),
-        # ASCII that cannot end the block of HTML it stands in
+        # ASCII that cannot close the HTML block around it
         "DATA": json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         "SCRIPT": script,
     }
-    # Each part is put in once, so that nothing inside the data is taken for a place to fill.
+    # One pass over the template, so that nothing inside the data is taken for a placeholder.
     pieces = _template("page.html").split("%%")
     text = "".join(parts[piece] if place % 2 else piece for place, piece in enumerate(pieces))
     (folder / PAGE).write_text(text, encoding="utf-8", newline="\n")
@@ -83,9 +84,9 @@ def packed(values: Any, kind: str) -> str:
 
 
 def file_data(paths: Sequence[str], folder: Path) -> dict[str, Any]:
-    """The paths of images for a page in `folder`: folders once, and how to reach the files from the page.
+    """The paths of images for a page in `folder`: each folder once, and a link to the files.
 
-    `link` leads from the page to where the paths begin, or is None where they are not files.
+    `link` leads from the page to the folder that the paths are relative to; None if they are not files.
     """
     parts = [path.rpartition("/") for path in paths]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(before for before, _, _ in parts))}
@@ -101,7 +102,7 @@ def file_data(paths: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def _common_folder(folders: Sequence[str]) -> str:
-    """The folder above all of them, as text: nothing is normalised, so that root/folder/file is the path as it was."""
+    """Their common folder as text, without normalising, so that root/folder/file is exactly the original path."""
     common = [set(parts) for parts in zip(*(folder.split("/") for folder in folders), strict=False)]
     shared = list(takewhile(lambda parts: len(parts) == 1, common))
     root = "/".join(part for parts in shared for part in parts)

@@ -1,4 +1,4 @@
-"""Which images of a set can be read, found by reading all of them."""
+"""Finds the unreadable images of a set by reading all of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.features.embedding import Embedding
 from hirl.terminal.progress import Progress, no_progress
 
-SHORTER = 96  # pixels: a JPEG is decoded at a fraction of its size, but to its end
+SHORTER = 96  # pixels: a JPEG is decoded at reduced size, but to its end
 PIECE = 256  # images between two reports of progress
 
 
@@ -28,7 +28,7 @@ def unreadable_images(images: ImageSet, *, progress: Progress = no_progress) -> 
 
 
 def reading_threads() -> int:
-    """Decoders release Python's lock, so threads read as fast as processes."""
+    """The number of threads to read with. Decoders release the GIL, so threads are as fast as processes."""
     return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
@@ -41,7 +41,7 @@ def _fault(images: ImageSet, index: int) -> BadImage | None:
 
 
 def without_features(images: ImageSet, embedding: Embedding) -> dict[int, BadImage]:
-    """The images that could not be read when the features were made, by index; why, if the file still tells."""
+    """The images that could not be read when the features were computed, by index, with the reason if still known."""
     lost = ~(embedding.readable & embedding.finest.isfinite().all(1))
     if embedding.path is not None:
         lost |= (embedding.path < 0).any(1)

@@ -16,11 +16,11 @@ from hirl.runs.folder import RunFolder
 from hirl.runs.metrics import METRICS, Chart, figures_of, find_metric
 from hirl.terminal.figures import Kind
 
-POINTS = 600  # per curve; more of them are averaged
+POINTS = 600  # per curve; longer curves are averaged
 
 
 def write_run_page(run: RunFolder, folder: Path, *, state: str, results: Mapping[str, Mapping[str, str]]) -> None:
-    """Writes the page to `folder`/index.html; `results` are figures as text by name of their result."""
+    """Write the page to `folder`/index.html; `results` are figures as text by name of their result."""
     lines = list(run.metrics())
     curves = run_curves(lines)
     data = {
@@ -49,7 +49,7 @@ def write_run_page(run: RunFolder, folder: Path, *, state: str, results: Mapping
 
 
 def run_curves(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[list[float]]]:
-    """For every figure that was reported: its epochs and its values; none where it was NaN or infinite."""
+    """The epochs and values of every reported figure, without those that are NaN or infinite."""
     curves: dict[str, list[list[float]]] = {}
     for line in lines:
         for name, value in figures_of(line).items():
@@ -71,20 +71,20 @@ def arrange(curves: Mapping[str, list[list[float]]]) -> dict[Chart, dict[str, li
 
 
 def run_warnings(run: RunFolder) -> list[dict[str, Any]]:
-    """Each warning once, with how often it was given and the time of the last."""
+    """Each warning once, with its number of occurrences and the time of the last."""
     found: dict[str, dict[str, Any]] = {}
     if run.log_file.is_file():
         for line in run.log_file.read_text(encoding="utf-8", errors="replace").splitlines():
             when, _, message = line.partition("  ")
             if message.startswith("warning: "):
                 text = message.removeprefix("warning: ")
-                kind = re.sub(r"[\d.,]+%?", "#", text)  # the same warning with other numbers
+                kind = re.sub(r"[\d.,]+%?", "#", text)  # groups warnings that differ only in numbers
                 found[kind] = {"text": text, "when": when, "count": found.get(kind, {"count": 0})["count"] + 1}
     return list(found.values())
 
 
 def _thinned(curve: list[list[float]]) -> list[list[float]]:
-    """At most POINTS points, each the mean of those it stands for."""
+    """At most POINTS points, each the mean of consecutive ones."""
     epochs, values = curve
     if len(epochs) <= POINTS:
         return [[round(epoch, 4) for epoch in epochs], [float(f"{value:.6g}") for value in values]]

@@ -1,4 +1,4 @@
-"""The images nearest to a query in z⁰ … zᴸ: the same thing at fine levels, the same sort of thing at coarse ones."""
+"""Finds the images nearest to a query in z⁰ … zᴸ: the same object at fine levels, the same kind at coarse ones."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from hirl.methods.base import Method
 from hirl.metrics.neighbours import nearest_rows
 
 NO_ENCODER = (
-    "a file of features cannot be searched with an image, since it does not say which encoder made them: give the "
-    "folder of images or the run they come from"
+    "a file of features cannot be searched with an image, since it does not name the encoder that computed them: give "
+    "the folder of images or the run they come from"
 )
 
 
@@ -35,7 +35,7 @@ class FoundImages:
 
 
 def open_query(file: str | os.PathLike[str], *, channels: int) -> ImageSet:
-    """One image file as a set of images; a ValueError where it is missing or cannot be read."""
+    """One image file as a set of images; raises a ValueError if it is missing or unreadable."""
     path = Path(file)
     if not path.is_file():
         raise ValueError(f"there is no image {str(path)!r} to search for")
@@ -50,11 +50,11 @@ def open_query(file: str | os.PathLike[str], *, channels: int) -> ImageSet:
 def query_representations(
     collection: Collection, query: ImageSet, *, method: str | type[Method] | None = None, device: str | None = None
 ) -> Tensor:
-    """(1 + L, D): z⁰ … zᴸ of the query, made as those of the collection; its features where there is no run."""
+    """(1 + L, D): z⁰ … zᴸ of the query, computed as for the collection; its features if there is no run."""
     encoder = collection.encoder
     if encoder is None:
         raise ValueError(NO_ENCODER)
-    if collection.images.pixels is not None:  # resized in another way than images in files
+    if collection.images.pixels is not None:  # images in memory are resized differently from files
         query = in_memory(query)
     size = encoder.size_for(collection.images.default_size)
     preprocessing = preprocessing_for(encoder, query, image_size=size, device=find_device(device), workers=0)
@@ -63,7 +63,7 @@ def query_representations(
 
 
 def different_levels(collection: Collection) -> list[int]:
-    """z⁰ and the levels that differ from it; without heads, as in an adapted run, none does."""
+    """Level 0 (z⁰) and the levels whose z differs from z⁰; without heads, as in an adapted run, none does."""
     z = collection.z
     return [level for level in range(len(z)) if level == 0 or not torch.equal(z[level], z[0])]
 
@@ -77,8 +77,8 @@ def search(
     """
     for level in levels:
         if not 0 <= level < len(z):
-            there = "z0 alone" if len(z) == 1 else f"z0 to z{len(z) - 1}"
-            raise ValueError(f"there is no level {level}: the collection has {there}")
+            choices = "only z0" if len(z) == 1 else f"z0 to z{len(z) - 1}"
+            raise ValueError(f"there is no level {level}: the collection has {choices}")
     if count < 1:
         raise ValueError(f"count is {count}, but must be at least 1")
     itself = _index(collection, without)
@@ -102,7 +102,7 @@ def _index(collection: Collection, file: Path | None) -> int | None:
 
 
 def search_report(collection: Collection, query: str, z: Tensor, found: list[FoundImages]) -> dict[str, Any]:
-    """What was found, as plain data for JSON."""
+    """The results of a search as plain data for JSON."""
     tree = collection.tree
     path = tree.path(tree.assign(z[0][None]))[0].tolist()
     levels = []

@@ -1,4 +1,4 @@
-"""The page with two frames: a page about the encoder that a run started from, beside the same page about the run."""
+"""A page with two frames: a page for the encoder that a run started from, beside the same page for the run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ START, ADAPTED = "start", "adapted"  # folders of the two pages within that of t
 
 
 def write_sides_page(run: RunFolder, folder: Path, what: str) -> None:
-    """Write `folder`/index.html, which shows the pages in its folders start/ and adapted/; `what` they are of."""
+    """Write `folder`/index.html, which shows the pages in its folders start/ and adapted/; `what`: kind of page."""
     check_page_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     name = run.folder.resolve().name

@@ -1,4 +1,4 @@
-"""What a command looks at, a file of features, a run or images, and where it writes by default."""
+"""The subject of a command (a file of features, a run or images), and the folder it writes to by default."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Kind = Literal["features", "run", "images"]
 
 
 def subject_kind(subject: Any) -> Kind:
-    """What the subject is; a ValueError for a file or name that is something else."""
+    """The kind of the subject; raises a ValueError for anything that is none of these."""
     if isinstance(subject, RunFolder):
         return "run"
     if not isinstance(subject, str | os.PathLike):
@@ -31,25 +31,25 @@ def subject_kind(subject: Any) -> Kind:
     if RunFolder(path).exists or run_of_checkpoint(path) is not None:
         return "run"
     if (path / IMAGES).is_file():
-        raise ValueError(f"{text!r} holds what hirl wrote about a folder of images: name that folder instead")
+        raise ValueError(f"{text!r} is hirl's output for a folder of images, but must be that folder itself")
     if path.suffix.lower() in WEIGHT_FILES and path.is_file():
         if _is_tree(path):
             raise ValueError(
-                f"{text!r} is a tree without features or images: use it as in hirl tree features.npy --data IMAGES "
+                f"{text!r} is a tree, but must be features, a run or images: use hirl tree features.npy --data IMAGES "
                 f"--tree {text}"
             )
         raise _an_encoder(text)
     if not path.exists() and (text.startswith((RANDOM_PREFIX, TORCHVISION)) or is_timm_name(text)):
         raise _an_encoder(text)
     if not path.exists() and ("/" in text or path.suffix):
-        raise ValueError(f"there is no run folder, no folder of images and no file of features {text!r}")
+        raise ValueError(f"{text!r} is not found, but must be a run folder, a folder of images or a file of features")
     return "images"
 
 
 def work_folder(images: Any, encoder: Any = None) -> Path:
-    """Where the features of images are kept and pages about them are written: runs/IMAGES-ENCODER.
+    """The folder for features of images and pages about them: runs/IMAGES-ENCODER.
 
-    By the encoder that a run started from, it is a folder in that of the run: start-IMAGES.
+    For the encoder that a run started from, it is start-IMAGES in the folder of the run.
     """
     name = os.fspath(images) if isinstance(images, str | os.PathLike) else "images"
     if isinstance(encoder, str | os.PathLike):
@@ -61,7 +61,7 @@ def work_folder(images: Any, encoder: Any = None) -> Path:
 
 
 def default_folder(subject: str | os.PathLike[str], name: str, *, encoder: str | None = None) -> Path:
-    """Where a page goes by default: in the folder of the run or the `work_folder`; beside a file, named after it."""
+    """The default folder of a page: in the run folder or the `work_folder`; for a file beside it, named after it."""
     path = Path(subject)
     if subject_kind(subject) == "images":
         return work_folder(subject, encoder) / name
@@ -69,7 +69,7 @@ def default_folder(subject: str | os.PathLike[str], name: str, *, encoder: str |
 
 
 def _an_encoder(name: str) -> ValueError:
-    return ValueError(f"{name!r} is an encoder: name the images to look at, and --encoder {name}")
+    return ValueError(f"{name!r} is an encoder, but must be images: name them, and add --encoder {name}")
 
 
 def _is_tree(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Thumbnails of images in sheets: one file for a hundred of them, so that a page loads what it shows and no more."""
+"""Thumbnails in sheets: files of about a hundred, so that a page loads few files and little more than it shows."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hirl.terminal.progress import Progress, no_progress
 Picture = tuple[ImageSet, int]  # an image of a set
 
 COLUMNS = ROWS = 10
-BLOCK = 16  # pixels: WebP's blocks; thumbnails that begin on one do not bleed into their neighbours
+BLOCK = 16  # pixels of a WebP block: thumbnails aligned to blocks do not bleed into their neighbours
 LARGEST, SMALLEST = 96, 16
 QUALITY = 75
-PROBED = 32  # images looked at to see how large thumbnails need be
+PROBED = 32  # images whose size is read to choose that of thumbnails
 
 
 @dataclass(frozen=True)
 class Sheets:
-    """Where the thumbnails lie: number i in sheet i // (columns · ROWS), row by row in cells of `cell` pixels."""
+    """The layout of thumbnails: number i is in sheet i // (columns · ROWS), row by row in cells of `cell` pixels."""
 
     count: int
     side: int
@@ -37,14 +37,14 @@ class Sheets:
 
 
 def thumbnail(images: ImageSet, index: int, side: int) -> Image.Image:
-    """The central square of an image, as encoders see it; larger images are reduced to `side`, none is enlarged."""
+    """The central square of an image, as encoders crop it, reduced to `side`; smaller images are not enlarged."""
     pixels = images.read(index, shorter=side)
     picture = Image.fromarray(pixels.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy())
     return ImageOps.fit(picture, (side, side), Image.Resampling.LANCZOS)
 
 
 def thumbnail_side(pictures: Sequence[Picture], *, largest: int = LARGEST) -> int:
-    """`largest`, or less where the images themselves are smaller."""
+    """`largest`, or less if the images themselves are smaller."""
     probed = pictures[:: max(1, len(pictures) // PROBED)][:PROBED]
     shorter = max(min(images.read(index, shorter=largest).shape[-2:]) for images, index in probed)
     return max(SMALLEST, min(largest, shorter))
@@ -53,7 +53,7 @@ def thumbnail_side(pictures: Sequence[Picture], *, largest: int = LARGEST) -> in
 def write_sheets(
     pictures: Sequence[Picture], folder: Path, *, largest: int = LARGEST, progress: Progress = no_progress
 ) -> Sheets:
-    """Writes the thumbnails of the pictures, in that order, as folder/0.webp, 1.webp, …"""
+    """Write the thumbnails of the pictures, in that order, as folder/0.webp, 1.webp, …"""
     side = thumbnail_side(pictures, largest=largest) if pictures else largest
     cell = -(-side // BLOCK) * BLOCK
     folder.mkdir()
@@ -73,7 +73,7 @@ def _write_sheet(pictures: Sequence[Picture], side: int, cell: int, file: Path) 
     for place, (images, index) in enumerate(pictures):
         x, y = place % COLUMNS * cell, place // COLUMNS * cell
         picture = thumbnail(images, index, side)
-        if cell > side:  # fills what is left of the cell with the colours beside it
+        if cell > side:  # fill the rest of the cell with the colours of the edge
             sheet.paste(picture.crop((side - 1, 0, side, side)).resize((cell - side, side)), (x + side, y))
             sheet.paste(picture.crop((0, side - 1, side, side)).resize((side, cell - side)), (x, y + side))
         sheet.paste(picture, (x, y))

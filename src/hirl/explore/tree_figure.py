@@ -1,4 +1,4 @@
-"""A static picture of a subtree for papers: nodes as rows of their most typical images, coarse at the left."""
+"""A static figure of a subtree for papers: nodes as rows of their most typical images, the coarsest at the left."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ KINDS = (".png", ".svg", ".pdf")
 SIDE, GAP, COLUMN_GAP, TEXT = 0.42, 0.05, 0.75, 0.2  # inches: an image, between images, between levels, a line of text
 ROW_GAP = 0.12
 INK, FAINT, LINE = "#26282e", "#6d6f78", "#b9b7b0"
-GENERATIONS = 2  # below the node a figure begins with
+GENERATIONS = 2  # below the root of the figure
 LARGEST = 192  # pixels of an image
 
 
 @dataclass
 class _Placed:
-    """A node of the figure: where its row of images stands."""
+    """A node of the figure, with the position of its row of images."""
 
     level: int
     node: int
@@ -40,20 +40,20 @@ class _Placed:
 
 
 def check_figure(file: Path) -> None:
-    """A ValueError if no figure can be written there; before the work is done."""
+    """Raise a ValueError if the file's name does not end in a figure format; to be called before the work."""
     if file.suffix.lower() not in KINDS:
-        raise ValueError(f"a figure goes to a file of one of {', '.join(KINDS)}, not to {str(file)!r}")
+        raise ValueError(f"the figure's file is {str(file)!r}, but must end in one of {', '.join(KINDS)}")
     check_writable(file)
 
 
 def parse_node(text: str, levels: tuple[int, ...]) -> tuple[int, int]:
-    """ "2-17" as level 2, node 17, if the tree has it."""
+    """Level and number of a node given as "2-17", if the tree has it."""
     level, _, node = text.partition("-")
     if not (level.isdecimal() and node.isdecimal()):
-        raise ValueError(f"a node is its level and number, such as 2-17, not {text!r}")
+        raise ValueError(f"node is {text!r}, but must be a level and a number, such as 2-17")
     if int(level) >= len(levels) or int(node) >= levels[int(level)]:
         sizes = ", ".join(f"{place}-0 to {place}-{count - 1}" for place, count in enumerate(levels))
-        raise ValueError(f"the tree has no node {text}: its nodes are {sizes}")
+        raise ValueError(f"node is {text}, but must be one of {sizes}")
     return int(level), int(node)
 
 
@@ -66,19 +66,19 @@ def write_tree_figure(
     columns: int = 6,
     names: Mapping[str, str] | None = None,
 ) -> None:
-    """Draws a node, its largest `children` and theirs, each with `columns` typical images, to a .png, .svg or .pdf.
+    """Draw a node, its largest `children` and theirs, each with `columns` typical images, to a .png, .svg or .pdf.
 
-    Without a `node` the figure begins above the tree: the largest of the coarsest nodes, and their children.
+    Without a `node` the figure shows the largest of the coarsest nodes, and their children.
     """
     check_figure(file)
     if children < 1 or columns < 1:
-        raise ValueError(f"a figure needs at least 1 child and 1 image per node, not {children} and {columns}")
+        raise ValueError(f"children and columns are {children} and {columns}, but must both be at least 1")
     typical = collection.typicality()
     top = len(collection.tree.levels) - 1
     if node is not None:
         roots = [parse_node(node, collection.tree.levels)]
         if not len(collection.tree.images(*roots[0])):
-            raise ValueError(f"node {node} has no images")
+            raise ValueError(f"node {node} has no images, but must have some to draw")
     else:
         sizes = collection.tree.sizes(top)
         largest = sizes.argsort(descending=True, stable=True)[:children].tolist()
@@ -119,7 +119,7 @@ def _width(columns: int) -> float:
 
 
 def _place(root: _Placed, column: int, top: float, columns: int) -> float:
-    """Sets the places of a node and all below it; gives where the next one may begin."""
+    """Set the positions of a node and all below it; return the top of the next one."""
     root.x = column * (_width(columns) + COLUMN_GAP)
     if not root.children:
         root.y = top + TEXT + SIDE / 2
@@ -155,7 +155,7 @@ def _draw(
     with font_context(), atomic_write(file) as aside, aside.open("wb") as opened:
         for root in roots:
             _draw_node(axes, collection, root, side, columns, names)
-        # Without a date the same tree gives the same bytes.
+        # Without a date, the same tree gives an identical file.
         metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[
             file.suffix.lower()
         ]

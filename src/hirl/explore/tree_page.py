@@ -1,4 +1,4 @@
-"""The tree page: the prototypes as a tree to browse and to name, with the images of every node."""
+"""The tree page, on which users browse and name the nodes of a tree with their images."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from hirl.explore.thumbnails import LARGEST, write_sheets
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.terminal.progress import Progress, no_progress
 
-COVERS = 6  # images that stand for a node
-STEPS = 65535  # of the cosine, as two bytes
+COVERS = 6  # images that represent a node
+STEPS = 65535  # of a quantised cosine, in two bytes
 
 
 def write_tree_page(
@@ -31,7 +31,7 @@ def write_tree_page(
     thumbnail: int = LARGEST,
     progress: Progress = no_progress,
 ) -> None:
-    """Writes the page to `folder`/index.html, with thumbnails of at most `thumbnail` pixels beside it.
+    """Write the page to `folder`/index.html, with thumbnails of at most `thumbnail` pixels beside it.
 
     `names`: names of nodes to begin with, by level and number ("2-17").
     """
@@ -47,7 +47,7 @@ def write_tree_page(
 
 
 def tree_data(collection: Collection, typical: Tensor, margins: Tensor, order: Tensor, folder: Path) -> dict[str, Any]:
-    """What the page knows, images in the order of their thumbnails."""
+    """The data of the page, with images in the order of their thumbnails."""
     tree, images = collection.tree, collection.images
     paths = collection.paths
     labels = []
@@ -73,7 +73,7 @@ def tree_data(collection: Collection, typical: Tensor, margins: Tensor, order: T
 
 
 def encoder_note(collection: Collection) -> str:
-    """Where the weights of a run's encoder come from; "" if the tree's note says so, or nobody knows."""
+    """Where the weights of a run's encoder come from; "" if the tree's note has it, or if it is unknown."""
     encoder = collection.encoder
     if encoder is None or encoder.run is None:
         return ""
@@ -81,20 +81,20 @@ def encoder_note(collection: Collection) -> str:
 
 
 def _in_steps(values: Tensor) -> list[str]:
-    """Values (n, L) from −1 to 1, level by level in two bytes each."""
+    """Values (n, L) from −1 to 1, quantised to two bytes each, level by level."""
     return [packed(level, "u2") for level in ((values.clamp(-1, 1) + 1) / 2 * STEPS).round().long().T]
 
 
 def sheet_order(tree: PrototypeTree, typical: Tensor) -> Tensor:
-    """(n,): the images in the order of their thumbnails, so that what is shown together lies in few sheets.
+    """(n,): the images in the order of their thumbnails, so that images shown together are in few sheets.
 
-    First those that stand for the coarsest nodes, then those for the next level, and so on down; last the rest. Within
-    each part nodes follow the tree, and images go from the most to the least typical.
+    First come those that represent the coarsest nodes, then those of the next level, and so on; last the rest. Within
+    each part nodes are in tree order, and the images of a node from the most to the least typical.
     """
     path = tree.path(tree.leaves)  # (n, L), fine → coarse
     L = path.shape[1]
     part = np.full(len(path), L, dtype=np.int64)
-    for level in range(L):  # the coarsest last, so that it wins
+    for level in range(L):  # the coarsest last, so that it overrides the others
         ranks = _rank_within(path[:, level], typical[:, level])
         part[(ranks < COVERS).numpy()] = L - 1 - level
     keys = [-typical[:, 0].numpy(), *(path[:, level].numpy() for level in range(L)), part]
@@ -102,7 +102,7 @@ def sheet_order(tree: PrototypeTree, typical: Tensor) -> Tensor:
 
 
 def _rank_within(nodes: Tensor, typical: Tensor) -> Tensor:
-    """(n,): the place of each image among those of its node, the most typical first."""
+    """(n,): the rank of each image within its node, the most typical first."""
     order = torch.from_numpy(np.lexsort([-typical.numpy(), nodes.numpy()]))
     sizes = torch.bincount(nodes)
     starts = sizes.cumsum(0) - sizes
@@ -112,16 +112,16 @@ def _rank_within(nodes: Tensor, typical: Tensor) -> Tensor:
 
 
 def read_names(file: Path, tree: PrototypeTree | str) -> dict[str, str]:
-    """Names of nodes that the page exported as JSON; a ValueError where they belong to another tree (or its id)."""
+    """Node names that the page exported as JSON; raises a ValueError if they are not of this tree, or tree id."""
     own = tree if isinstance(tree, str) else tree_id(tree)
     if not file.is_file():
-        raise ValueError(f"there is no file of names {str(file)!r}")
+        raise ValueError(f"{str(file)!r} is not found, but must be a file of node names")
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         names = {str(node): str(name) for node, name in found["names"].items()}
         other = found["tree"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{str(file)!r} is not a file of names that the tree page exported as JSON") from error
+        raise ValueError(f"{str(file)!r} is not a JSON file of node names, as exported by the tree page") from error
     if other != own:
-        raise ValueError(f"the names in {str(file)!r} belong to another tree: {other}, not {own}")
+        raise ValueError(f"the names in {str(file)!r} are of the tree {other}, but must be of this one, {own}")
     return names

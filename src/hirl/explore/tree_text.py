@@ -1,4 +1,4 @@
-"""A tree of prototypes as text."""
+"""Prints a tree of prototypes and a table of its levels."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def drawn_tree(
     names: Mapping[str, str] | None = None,
     suggested: Mapping[str, str] | None = None,
 ) -> Tree:
-    """The tree from its coarsest nodes down, largest first: each with its images and most frequent classes.
+    """The tree from its coarsest nodes down, largest first, each with its number of images and most frequent classes.
 
-    `labels` (N,) are the images' classes, `classes` the names of these; `names` are those of nodes ("2-17": "cats"),
-    in bold, and `suggested` ones stand in italics where there are none. Leaves are too many to print: they are counted.
+    `labels` (N,) are the images' classes, `classes` their names; `names` of nodes ("2-17": "cats") are in bold, and
+    `suggested` names, for nodes without one, in italics. Leaves, too many to print, are counted.
     """
     titles = {node: f"[italic]{escape(one_line(name))}[/italic]" for node, name in (suggested or {}).items()}
     titles |= {node: f"[bold]{escape(one_line(name))}[/bold]" for node, name in (names or {}).items()}

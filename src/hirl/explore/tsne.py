@@ -17,12 +17,12 @@ from torch import Tensor
 from hirl.explore.collection import Collection
 
 Algorithm = Literal["tsne", "umap"]
-COMPONENTS = 50  # of the principal component analysis that goes before, as is usual
+COMPONENTS = 50  # of the PCA before t-SNE, as is usual
 
 
 @dataclass(frozen=True)
 class Colouring:
-    """What colours stand for: the names of groups, and the group of each point."""
+    """Groups to colour by: their names, and the group of each point."""
 
     key: str  # label-0, tree-2
     name: str
@@ -31,7 +31,7 @@ class Colouring:
 
 
 def choose_points(collection: Collection, *, classes: int, per_class: int, points: int, seed: int) -> Tensor:
-    """(n,): the images to show, in order: some of each of the first classes, or of all images without labels."""
+    """(n,): the images to show, in order: some of each of the first classes or, without labels, some of all."""
     random = np.random.default_rng(seed)
     labels = collection.images.labels
     if labels is None:
@@ -45,7 +45,7 @@ def choose_points(collection: Collection, *, classes: int, per_class: int, point
 
 
 def colourings(collection: Collection, points: Tensor) -> list[Colouring]:
-    """By each level of the labels, then by each level of the tree, coarse to fine."""
+    """The colourings by each level of the labels, then by each level of the tree, coarse to fine."""
     found = []
     labels, names = collection.images.labels, collection.images.label_names
     if labels is not None:
@@ -60,7 +60,7 @@ def colourings(collection: Collection, points: Tensor) -> list[Colouring]:
 
 
 def chosen_colouring(found: Sequence[Colouring], name: str | None) -> Colouring:
-    """The one called label-0, tree-2 …; label or tree alone is the first of its kind; None: the first of all."""
+    """The colouring named label-0, tree-2 …; `label` or `tree` is the first of its kind, None the first of all."""
     if name is None:
         return found[0]
     by_key: dict[str, Colouring] = {}
@@ -69,7 +69,7 @@ def chosen_colouring(found: Sequence[Colouring], name: str | None) -> Colouring:
         by_key.setdefault(kind, one)
         by_key[one.key] = one
     if name not in by_key:
-        raise ValueError(f"there is no colouring {name!r}: choose from {', '.join(by_key)}")
+        raise ValueError(f"colour is {name!r}, but must be one of {', '.join(by_key)}")
     return by_key[name]
 
 
@@ -83,22 +83,22 @@ def map_features(collection: Collection, level: int | None) -> Tensor:
 
 
 def _compact(key: str, name: str, groups: Sequence[str], of: Tensor) -> Colouring:
-    """Groups without points are left out; the others are numbered anew, in order."""
+    """The colouring without empty groups; the others are renumbered in order."""
     present, numbers = of.unique(return_inverse=True)
     return Colouring(key, name, [groups[group] for group in present.tolist()], numbers)
 
 
 def fitting_perplexity(perplexity: float, images: int) -> float:
-    """The perplexity, as far as so many images allow: three times as many neighbours are looked at."""
+    """The perplexity, limited by the number of images: t-SNE uses three times as many neighbours."""
     return min(perplexity, (images - 1) / 3)
 
 
 def place_points(
     features: Tensor, *, algorithm: Algorithm = "tsne", perplexity: float = 30.0, seed: int = 0
 ) -> np.ndarray:
-    """(n, 2): the place of each row in the plane, each axis from 0 to 1."""
+    """(n, 2): the coordinates of each row in the plane, each axis from 0 to 1."""
     if len(features) < 5:
-        raise ValueError(f"{len(features)} images are too few for a map: it needs at least 5")
+        raise ValueError(f"a map has {len(features)} images, but must have at least 5")
     if not perplexity > 1:
         raise ValueError(f"perplexity is {perplexity}, but must be above 1")
     unit = F.normalize(features.float(), dim=1).numpy()
@@ -124,7 +124,7 @@ def _umap(rows: np.ndarray, seed: int) -> np.ndarray:
         from umap import UMAP
     except ImportError as error:
         raise ValueError(
-            "the algorithm umap asks for the library umap-learn, which is not installed: pip install umap-learn, or "
+            "the algorithm umap needs the library umap-learn, which is not installed: pip install umap-learn, or "
             "leave out --algorithm for t-SNE"
         ) from error
     neighbours = min(15, len(rows) - 1)

@@ -1,4 +1,4 @@
-"""Maps of features as a static figure: one panel per run, coloured alike."""
+"""A static figure of maps of features: one panel per run, with the same colours."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hirl.explore.tsne import Colouring
 from hirl.files import atomic_write
 
 PANEL = 4.2  # inches
-LEGEND = 24  # groups with a line in the legend
+LEGEND = 24  # groups in the legend, at most
 INK, FAINT = "#26282e", "#6d6f78"
 
 
 def group_colours(count: int) -> np.ndarray:
-    """(count, 3): colours that differ as much as that many can."""
+    """(count, 3): colours that are as distinct as possible for that many."""
     from matplotlib import colormaps
 
     if count <= 20:
-        order = [*range(0, 20, 2), *range(1, 20, 2)]  # the strong colours first
+        order = [*range(0, 20, 2), *range(1, 20, 2)]  # saturated colours first
         return colormaps["tab20"](order)[:count, :3]
     import colorsys
 
@@ -34,7 +34,7 @@ def group_colours(count: int) -> np.ndarray:
 def write_map_figure(
     file: Path, panels: Sequence[tuple[str, np.ndarray]], colouring: Colouring, *, algorithm: str
 ) -> None:
-    """Draws the panels, each a title and places (n, 2), to a .png, .svg or .pdf."""
+    """Draw the panels, each a title and coordinates (n, 2), to a .png, .svg or .pdf."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -46,7 +46,7 @@ def write_map_figure(
     FigureCanvasAgg(figure)
     colours = group_colours(len(colouring.groups))
     of = colouring.of.numpy()
-    # Drawn in a mixed order, so that no class lies on top of all others.
+    # Drawn in shuffled order, so that no class covers all others.
     order = np.random.default_rng(0).permutation(len(of))
     with font_context():
         for number, (title, places) in enumerate(panels):

@@ -1,4 +1,4 @@
-"""The map page: points to zoom into, with the picture under the pointer; two runs side by side move together."""
+"""The map page: a zoomable map that shows the image under the pointer; two maps side by side move together."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_map_page(
     algorithm: str,
     progress: Progress = no_progress,
 ) -> None:
-    """Writes the page and its thumbnails to `aside`, which is to become `folder`."""
+    """Write the page and its thumbnails to `aside`, which will become `folder`."""
     order = torch.from_numpy(spatial_order(panels[0][1]))
     pictures = [(collection.images, index) for index in points[order].tolist()]
     sheets = write_sheets(pictures, aside / SHEETS, progress=progress)
@@ -50,7 +50,7 @@ def write_map_page(
 
 
 def spatial_order(places: np.ndarray) -> np.ndarray:
-    """(n,): points along a curve that keeps neighbours together (Z-order), so that a view loads few sheets."""
+    """(n,): the points in Z-order, which keeps neighbours together, so that a view loads few sheets."""
     cells = (places * 1023).astype(np.int64)
     code = np.zeros(len(places), dtype=np.int64)
     for bit in range(10):

@@ -46,7 +46,7 @@ def view_sheet(
         skipped: Records the images that could not be read and were replaced.
     """
     if tile < SMALLEST_TILE:
-        raise ValueError(f"tile is {tile}, but must be at least {SMALLEST_TILE} pixels.")
+        raise ValueError(f"tile is {tile}, but must be at least {SMALLEST_TILE} pixels")
     indices = _indices(images, rows)
     batch = _rendered(images, views, indices, seed, epoch, Skipped() if skipped is None else skipped)
     largest = max(view.size for view in views)
@@ -74,11 +74,11 @@ def view_sheet(
 def _indices(images: ImageSet, rows: int | Sequence[int]) -> Ints:
     if isinstance(rows, int):
         if rows < 1:
-            raise ValueError(f"rows is {rows}, but must be at least 1.")
+            raise ValueError(f"rows is {rows}, but must be at least 1")
         return np.unique(np.linspace(0, len(images) - 1, min(rows, len(images))).round().astype(np.int64))
     indices = np.array(rows, dtype=np.int64)
     if len(indices) == 0 or indices.min() < 0 or indices.max() >= len(images):
-        raise ValueError(f"rows is {list(rows)}, but the indices of {images.name} go from 0 to {len(images) - 1}.")
+        raise ValueError(f"rows is {list(rows)}, but indices of {images.name} must be from 0 to {len(images) - 1}")
     return indices
 
 
@@ -95,7 +95,7 @@ def _rendered(
 
 
 def _labels(views: tuple[View, ...]) -> list[str]:
-    """The headings of the columns; only the number for small views, where there is little space."""
+    """The headings of the columns; for small views only the number, to save space."""
     largest = max(view.size for view in views)
     return ["original", *(f"view {n}" if v.size == largest else f"{n}" for n, v in enumerate(views, start=1))]
 
@@ -126,7 +126,7 @@ def _framed(picture: Image.Image, side: int, mask: Tensor | None) -> Image.Image
 
 
 def _rounded(side: int) -> Image.Image:
-    """A stencil with rounded corners, drawn enlarged and reduced so that they are smooth."""
+    """A mask with rounded corners, drawn enlarged and then reduced to smooth them."""
     stencil = Image.new("L", (4 * side, 4 * side), 0)
     ImageDraw.Draw(stencil).rounded_rectangle((0, 0, 4 * side - 1, 4 * side - 1), 4 * max(2, side // 22), 255)
     return stencil.resize((side, side), Image.Resampling.LANCZOS)

@@ -96,7 +96,7 @@ def export_encoder(
         image_size, channels = opened.size_for(collection.images.default_size), collection.images.channels
     else:
         if encoder is not None:
-            raise ValueError(f"encoder {encoder!r} cannot be given here: {source} is itself an encoder")
+            raise ValueError(f"encoder is {encoder!r}, but must not be given here: {source} is itself an encoder")
         opened = open_encoder(
             source, backbone=backbone, backbone_args=backbone_args, weights=weights, channels=channels, method=method
         )
@@ -131,7 +131,7 @@ def _open_images(source: Any, encoder: Any, *, levels: bool, given: dict[str, An
         )
     for name, value in given.items():
         if value is not None:
-            raise ValueError(f"{name} {value!r} cannot be given here: the tree was built over images as they are")
+            raise ValueError(f"{name} is {value!r}, but must not be given here: the tree was built without it")
     if encoder is not None and open_encoder(encoder).run is not None:
         raise ValueError(f"{encoder} is a run with heads and a tree of its own: export it instead of {source}")
     return open_collection(source, encoder=encoder)

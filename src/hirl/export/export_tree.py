@@ -57,7 +57,7 @@ def export_tree(
     check_tree_export(to, target)
     is_file = not isinstance(source, PrototypeTree) and Path(source).suffix == ".safetensors" and Path(source).is_file()
     if encoder is not None and (is_file or isinstance(source, PrototypeTree)):
-        raise ValueError(f"encoder {encoder!r} cannot be given here: {source} is a tree already")
+        raise ValueError(f"encoder is {encoder!r}, but must not be given here: {source} is a tree already")
     if not isinstance(source, PrototypeTree) and Path(source).suffix == ".npy":
         raise ValueError(
             f"{str(source)!r} holds features alone: write their tree with hirl cluster, and export that file"

@@ -187,7 +187,7 @@ def find_device(name: str | None) -> torch.device:
 def _refuse(options: dict[str, Any], reason: str) -> None:
     for name, value in options.items():
         if value is not None:
-            raise ValueError(f"{name} {value!r} cannot be given here: {reason}")
+            raise ValueError(f"{name} is {value!r}, but must not be given here: {reason}")
 
 
 def _frozen(network: nn.Module) -> nn.Module:

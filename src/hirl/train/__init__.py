@@ -1,1 +1,1 @@
-"""Training (Alg. 2): joins a method and the hierarchy. `pretrain` sets a run up, `loop` trains, `joint` is the loss."""
+"""Training (Alg. 2) of a method with the hierarchy: `pretrain` sets up a run, `loop` trains, `joint` is the loss."""

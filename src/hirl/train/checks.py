@@ -1,4 +1,4 @@
-"""What a run is asked for: its method and hierarchy in any form that a user may give, and checks of its settings."""
+"""Checks of a run's arguments: method and hierarchy in all forms a user may give, numbers, and how they combine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hirl.train.settings import GivenSettings, Settings
 
 
 def find_method(method: Method | type[Method] | str | None) -> Method | type[Method]:
-    """The method that is asked for, or its class if its arguments are to be chosen.
+    """The given method, or its class if its arguments are to be chosen.
 
-    None stands for the default method. A class of the user's own is used with its default arguments.
+    None means the default method. A user's own class is used with its default arguments.
     """
     if isinstance(method, str):
         method = find_class(method, Method)
@@ -35,26 +35,26 @@ def find_method(method: Method | type[Method] | str | None) -> Method | type[Met
 
 
 def as_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierarchy | None:
-    """HIRL's settings, from themselves or from a dict of them; None is the baseline."""
+    """HIRL's settings, given as such or as a dict; None is the baseline."""
     if isinstance(hierarchy, Mapping):
         try:
             hierarchy = Hierarchy(**hierarchy)
         except TypeError as error:
             names = ", ".join(field.name for field in fields(Hierarchy))
-            raise ValueError(f"hierarchy has an unknown setting ({error}): choose from {names}") from error
+            raise ValueError(f"hierarchy has an unknown setting ({error}), but must have only {names}") from error
     if hierarchy is not None and not isinstance(hierarchy, Hierarchy):
         raise ValueError(f"hierarchy is {hierarchy!r}, but must be hirl.Hierarchy(...), or None for the baseline")
     return hierarchy
 
 
-CHOSEN = ("epochs", "batch_size", "image_size", "devices", "workers")  # numbers that may be None, for the default
+CHOSEN = ("epochs", "batch_size", "image_size", "devices", "workers")  # may be None, for the default
 LEASTS = dict.fromkeys(("seed", "keep_every", "knn_every", "checkpoint_minutes", "workers"), 0)
-LEASTS |= {"batch_size": 2, "image_size": 8}  # losses compare the images of a batch, and networks halve their size
+LEASTS |= {"batch_size": 2, "image_size": 8}  # losses compare images of a batch; networks downsample
 CHOICES = {"precision": get_args(Precision), "accelerator": ("auto", "cpu", "cuda", "mps")}
 
 
 def check_numbers(**numbers: Any) -> None:
-    """Check what needs no look at the images: all are whole numbers, but for minutes."""
+    """Check the numbers that can be checked without the images: all are whole numbers except minutes."""
     for name, value in numbers.items():
         least = LEASTS.get(name, 1)
         if value is None and name in CHOSEN:
@@ -64,7 +64,7 @@ def check_numbers(**numbers: Any) -> None:
         if isinstance(value, bool) or not fits:
             noun = "a number" if is_time else "a whole number"
             raise ValueError(f"{name} is {value!r}, but must be {noun} of at least {least}")
-        if not value >= least:  # NaN is refused, too
+        if not value >= least:  # also catches NaN
             raise ValueError(f"{name} is {value}, but must be at least {least}")
 
 
@@ -87,9 +87,9 @@ def check_settings(
     _check_adaptation(settings)
     hierarchy = settings.hierarchy
     if hierarchy is None and stage_one is not None:
-        raise ValueError("--stage_one is for runs with a hierarchy: a baseline has only one stage")
+        raise ValueError("--stage_one is given, but must not be without a hierarchy: a baseline has only one stage")
     if hierarchy is not None and fork_at:
-        raise ValueError("--fork_at is for baselines (--hierarchy null): runs with a hierarchy start from their states")
+        raise ValueError("--fork_at is given, but is only for baselines (--hierarchy null): HIRL starts from them")
     if any(not 1 <= epoch < settings.epochs for epoch in fork_at):
         given = ", ".join(map(str, fork_at))
         raise ValueError(f"--fork_at is {given}, but must be epochs from 1 to {settings.epochs - 1}")
@@ -103,11 +103,11 @@ def _check_adaptation(settings: Settings) -> None:
         raise ValueError(f"neighbours is {settings.neighbours}, but must be a share of the images between 0 and 1")
     adapted = settings.method.is_adapted
     if adapted and settings.encoder is None:
-        raise ValueError("backbone_args has an adapter, which needs an --encoder to put it on")
+        raise ValueError("backbone_args has an adapter, but must not without an --encoder to adapt")
     if settings.neighbours and not adapted:
-        raise ValueError("neighbours is for a frozen encoder, whose features tell them: leave it out")
+        raise ValueError("neighbours is given, but must not be without a frozen encoder, whose features determine them")
     if settings.unfreeze and settings.encoder is None:
-        raise ValueError(f"unfreeze is {settings.unfreeze}, but needs an --encoder to start from")
+        raise ValueError(f"unfreeze is {settings.unfreeze}, but must be 0 without an --encoder to start from")
     if settings.unfreeze and adapted:
         raise ValueError(f"unfreeze is {settings.unfreeze}, but must be 0 with an adapter, whose encoder stays frozen")
     check_blocks(settings.method.backbone_outline, settings.unfreeze, name=settings.method.backbone)
@@ -120,14 +120,13 @@ def check_sizes(images: ImageSet, hierarchy: ResolvedHierarchy | None, *, batch_
         raise ValueError(f"batch_size is {batch_size}, but must be at most the {N} images of {images.name}")
     if hierarchy is not None and hierarchy.start_epoch > 0 and epochs < 2:
         raise ValueError(
-            f"a hierarchy needs at least 2 epochs, of which the first has no tree yet, not {epochs}: use more "
-            "--epochs, or --hierarchy null for a baseline"
+            f"epochs is {epochs}, but must be at least 2 with a hierarchy, since the first epoch has no tree yet: use "
+            "more --epochs, or --hierarchy null for a baseline"
         )
     if hierarchy is not None and hierarchy.start_epoch >= epochs:
         raise ValueError(
-            f"the hierarchy would start after epoch {hierarchy.start_epoch} of {epochs} and never have a tree: use "
-            f"more --epochs, an earlier --hierarchy.start_epoch (at most {epochs - 1}), or --hierarchy null for a "
-            "baseline"
+            f"hierarchy.start_epoch is {hierarchy.start_epoch}, but must be at most {epochs - 1} for {epochs} epochs: "
+            "use more --epochs, an earlier --hierarchy.start_epoch, or --hierarchy null for a baseline"
         )
 
 

@@ -1,4 +1,4 @@
-"""Settings for a run that was given none: a method, an image size, a batch and epochs that suit images and machine.
+"""Default settings of a run: method, image size, batch size and epochs that suit the images and the machine.
 
 Pure functions of (number and size of the images, machine); each choice comes with its reason. The small networks and
 their settings are those of the recipes in small/.
@@ -19,11 +19,11 @@ from hirl.methods.parts.set_size import LARGE_SET, power_of_two, queue_length
 from hirl.recipes import recipe_names
 from hirl.train.machine import GB, Machine
 
-USUAL: type[Method] = MoCoV2  # the fastest of the six on a CPU, and indifferent to the size of the images
+USUAL: type[Method] = MoCoV2  # the fastest of the six on a CPU, and takes images of any size
 LARGER = "imagenet/moco_v2"
 SMALL, ADAPT = "small/", "adapt/"  # folders of recipes
 
-# On a CPU, an image size is taken if the run would end within so many minutes.
+# On a CPU, the largest image size is chosen with which the run ends within this many minutes.
 MINUTES = {96: 10, 64: 40, 32: 60}
 # Milliseconds that an image takes on one core with small/moco_v2: reading a photo, and the network at 96 px. 1,500
 # photos took 623 s for 100 epochs at 64 px on two cores (benchmarks.photos).
@@ -33,20 +33,20 @@ PATCHES = 16  # per side of an image, for small transformers
 # Epochs: 100 for 1,500 images. The total number of images processed grows more slowly than their number.
 EPOCHS, EPOCHS_AT, EPOCHS_POWER = 100, 1_500, 0.6
 LEAST_EPOCHS, MOST_EPOCHS = 10.0, 200.0
-# Of an encoder whose last blocks train.
+# For an encoder whose last blocks train.
 UNFROZEN_EPOCHS, UNMEASURED_WEIGHT = 10, 0.1
-# Of a method that goes on from its authors' checkpoint.
+# For a method that continues from its authors' checkpoint.
 CONTINUED_EPOCHS = 30
 GENTLE = 0.1  # of the published learning rate: the full one would first undo what was learnt
 
-# On a GPU.
-GPU_BYTES = {"resnet18": 30e6, "resnet50": 110e6}  # memory per view at 224 px; others are taken for a ResNet-50
+# For a GPU.
+GPU_BYTES = {"resnet18": 30e6, "resnet50": 110e6}  # memory per view at 224 px; other networks count as a ResNet-50
 GPU_BATCH, CPU_BATCH = 256, 128  # largest batches
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What was chosen, and the reason for each by its name."""
+    """The chosen settings, and the reason for each, by name."""
 
     method: Method
     image_size: int
@@ -66,9 +66,9 @@ def choose(
     batch_size: int | None = None,
     epochs: int | None = None,
 ) -> Choices:
-    """Choose what is None for N images, whose shorter side typically has `side` pixels. A given value stays.
+    """Choose each setting that is None for N images, whose shorter side typically has `side` pixels.
 
-    `kind` has a recipe in small/.
+    Values that are given are kept. `kind` must have a recipe in small/.
     """
     on_gpu = machine.device == "cuda"
     reasons: dict[str, str] = {}
@@ -115,26 +115,26 @@ def choose_adaptation(
     batch_size: int | None = None,
     epochs: int | None = None,
 ) -> Choices:
-    """Choose what is None for the adaptation of `start` to N images. A given value stays.
+    """Choose each setting that is None for adapting `start` to N images. Values that are given are kept.
 
-    The encoder stays frozen but for the blocks to `unfreeze`; a method without a recipe in adapt/ needs some.
+    The encoder stays frozen except for the blocks to `unfreeze`; a method without a recipe in adapt/ needs some.
     """
     recipe = adaptation_recipe(kind)
     if recipe is None and not unfreeze:
         names = ", ".join(sorted(name for name in recipe_names() if name.startswith(ADAPT)))
         raise ValueError(
             f"{kind.__name__} cannot adapt a frozen encoder: use --unfreeze to train its last blocks, --encoder null "
-            f"to start from nothing, or a method of the recipes {names}"
+            f"to train from scratch, or a method of the recipes {names}"
         )
     options = _small_options(kind) if recipe is None else read_options(recipe)
     usual_epochs = UNFROZEN_EPOCHS if unfreeze else int(options["epochs"])
     reasons = {}
     if epochs is None:
-        reasons["epochs"] = "with passes over all images" if unfreeze else "seconds each, for the encoder stays frozen"
+        reasons["epochs"] = "each a pass over all images" if unfreeze else "seconds each, as the encoder stays frozen"
     if image_size is None:
         image_size = start.size_for(side)
         own = start.format is None or start.format.size != image_size == side
-        reasons["image_size"] = f"the images have {side} px" if own else "what the encoder is made for"
+        reasons["image_size"] = f"the images have {side} px" if own else "the encoder's own size"
     if batch_size is None:
         batch_size = min(int(options["batch_size"]), max(16, power_of_two(N / 8)), power_of_two(N))
         reasons["batch_size"] = f"{N // batch_size:,} steps per epoch"
@@ -142,10 +142,10 @@ def choose_adaptation(
     adapter = {} if unfreeze else {"adapter": arguments["backbone_args"]["adapter"]}
     arguments |= {"backbone": start.about["backbone"], "backbone_args": start.about["backbone_args"] | adapter}
     if "bn_splits" in arguments:
-        arguments["bn_splits"] = 1  # batch norm does not look at the batch
+        arguments["bn_splits"] = 1  # the frozen encoder's batch norm uses stored statistics
     if "queue_length" in arguments:
         arguments["queue_length"] = queue_length(N, batch_size, most=int(arguments["queue_length"]))
-    reasons["backbone"] = "stays frozen; what trains is an adapter on its features"
+    reasons["backbone"] = "stays frozen; an adapter on its features is trained"
     if unfreeze:
         reasons["backbone"] = f"blocks that train: {unfreeze if unfreeze == 'all' else f'the last {unfreeze}'}"
     reasons["weight"] = "of HIRL's loss, as measured with a frozen encoder"
@@ -169,13 +169,13 @@ def choose_continuation(
     batch_size: int | None = None,
     epochs: int | None = None,
 ) -> Choices:
-    """Choose what is None for a method that goes on from its authors' checkpoint, all of it. A given value stays."""
+    """Choose each setting that is None for a method that continues to train all networks of its authors' checkpoint."""
     backbone = start.about["backbone"]
-    reasons = {"backbone": "with the heads of the file; all of it trains"}
+    reasons = {"backbone": "with the heads of the checkpoint; all of it trains"}
     if epochs is None:
         epochs, reasons["epochs"] = CONTINUED_EPOCHS, "the networks are trained already"
     if image_size is None:
-        image_size, reasons["image_size"] = start.size_for(side), "what the encoder is made for"
+        image_size, reasons["image_size"] = start.size_for(side), "the encoder's own size"
     if batch_size is None:
         per_view = GPU_BYTES.get(backbone, GPU_BYTES["resnet50"]) * (image_size / 224) ** 2
         batch_size, reasons["batch_size"] = _batch(N, machine, per_view * kind.facts.gradient_views)
@@ -184,13 +184,13 @@ def choose_continuation(
     arguments |= {"backbone": backbone, "backbone_args": start.about["backbone_args"]}
     if "queue_length" in arguments:
         arguments["queue_length"] = queue_length(N, batch_size, most=int(arguments["queue_length"]))
-    reasons |= {"method": f"goes on from its authors' checkpoint, at {GENTLE:g} of their learning rate"}
+    reasons |= {"method": f"continues from its authors' checkpoint, at {GENTLE:g} of their learning rate"}
     reasons |= {"weight": "of HIRL's loss, as in the paper"}
     return Choices(kind(**arguments), image_size, batch_size, epochs, 1.0, reasons)
 
 
 def minutes(kind: type[Method], N: int, image_size: int, epochs: int, cores: int) -> float:
-    """Roughly how long a small network trains on a CPU. A run measures its own speed over its first steps."""
+    """Rough training time of a small network on a CPU. A run later measures its own speed over its first steps."""
     per_image = (READING + NETWORK * (image_size / 96) ** 2) * kind.facts.time
     return epochs * N * per_image / 1000 / cores / 60
 
@@ -216,19 +216,19 @@ def _size_reason(kind: type[Method], N: int, side: int, epochs: int, cores: int,
 
 
 def _batch(N: int, machine: Machine, per_image: float) -> tuple[int, str]:
-    """A power of two: a sixteenth of the images, from 16 to 128, on a GPU 256, as far as images and memory allow."""
+    """Batch size and reason: a power of two near N/16, from 16 to 128 (GPU: 256), limited by images and memory."""
     most = GPU_BATCH if machine.device == "cuda" else CPU_BATCH
     wanted = min(most, max(16, power_of_two(N / 16)))
     room = 0.7 * machine.memory - (0 if machine.device == "cuda" else 1.2 * GB)  # Python and the reading processes
     fitting = max(4, power_of_two(max(room, 1) / per_image))
     batch = min(wanted, fitting, power_of_two(N))
     if batch == fitting < wanted:
-        return batch, "as much as fits into memory"
+        return batch, "the largest that fits into memory"
     return batch, f"{N // batch:,} steps per epoch"
 
 
 def _small_method(kind: type[Method], N: int, image_size: int, batch_size: int) -> Method:
-    """The method of the small recipe, with a network for this image size and a queue for so many images."""
+    """The method of the small recipe, with its network fitted to the image size and its queue to N."""
     arguments: dict[str, Any] = dict(_small_options(kind)["method"]["init_args"])
     if _has_patches(arguments):
         if image_size % PATCHES:
@@ -269,7 +269,7 @@ def _small_options(kind: type[Method]) -> dict[str, Any]:
 
 
 def _has_patches(arguments: dict[str, Any]) -> bool:
-    """Whether a recipe's network is made for one size of images."""
+    """Whether a recipe's network takes images of one size only."""
     return "img_size" in (arguments.get("backbone_args") or {})
 
 

@@ -1,4 +1,4 @@
-"""Why HIRL does or does not help: how hard both losses pull at z⁰, if in one direction, and how stable leaves are."""
+"""Diagnostics of HIRL: the gradient norms of both losses at z⁰, their cosine, and how stable leaves are."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ from hirl.runs.metrics import (
     VIEW_AGREEMENT_COARSEST,
 )
 
-COMPARED = 512  # most images per tree whose leaf from the bank is compared with that of the clean image
-# Steps of autograd between the network's output for all views and z⁰ of the first: parts of a tensor, and casts.
+COMPARED = 512  # images per tree, at most, whose leaf from the bank is compared with that of the clean image
+# Autograd nodes that may lie between the network's output for all views and z⁰ of the first: slices and casts.
 PARTS = ("Slice", "Split", "UnsafeSplit", "Select", "Unbind", "ToCopy", "Alias", "View")
 
 
 def gradient_figures(loss_image: Tensor, loss_spd: Tensor, z0: Tensor) -> dict[str, Tensor]:
-    """Return the norms of both losses' gradients at z⁰ (B, D) and their cosine; nothing if L_img does not pass there.
+    """Return the norms of both losses' gradients at z⁰ (B, D) and their cosine; {} if L_img does not depend on z⁰.
 
-    Gradients are computed along the part of the graph between z⁰ and the losses only, which is kept for the backward
-    pass. If L_img is computed from a
-    larger tensor, of all views, z⁰ is taken to be its first rows.
+    Only the part of the graph between z⁰ and the losses is traversed; it is kept for the backward pass. If L_img is
+    computed from a larger tensor, of all views, z⁰ is taken to be its first rows.
     """
     edge = get_gradient_edge(z0)
     image = _gradient(loss_image, edge)
@@ -62,7 +61,7 @@ def _gradient(loss: Tensor, edge: GradientEdge) -> Tensor | None:
 
 def view_agreement(tree: PrototypeTree, z0: Tensor, target_z0: Tensor) -> dict[str, Tensor]:
     """Return the share of images whose two views, z⁰ (B, D) each, have the same leaf and the same coarsest node."""
-    # Not `assign`, which refuses a row without a direction: that is for the check of the loss to find.
+    # Not `assign`, which raises an error for a zero row: the check for finite losses reports such rows.
     leaves = (tree.assign_rows(UnitRows(rows)) for rows in (z0.detach(), target_z0))
     first, second = (tree.paths[found] for found in leaves)
     same = first == second

@@ -1,7 +1,7 @@
-"""Batches of cached features in place of images, for a frozen network: the counterpart of `data.loader.Loader`.
+"""Batches of cached features instead of images, for a frozen encoder: the counterpart of `data.loader.Loader`.
 
-The order of an epoch is the same as there, a function of (seed, epoch); which of an image's cached views an epoch draws
-is one of (seed, epoch, image).
+As there, the order of an epoch is a function of (seed, epoch). Which of an image's cached views an epoch draws is a
+function of (seed, epoch, image).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from hirl.train.partners import find_partners
 
 
 class FeatureLoader:
-    """Batches whose views (B, width, 1, 1) are cached features; `views` of them per image, different ones if possible.
+    """Batches whose views (B, width, 1, 1) are cached features: `views` per image, distinct if there are enough.
 
-    `partners` (N, k): images that may lend their views, the first −1 after the last of them. With the probability
-    `neighbours`, each image's views after the first are those of one of its partners: a method takes them for views of
-    one image, and need not know.
+    `partners` (N, k): per image, other images whose views may replace its own; a row ends with −1 if there are fewer.
+    With probability `neighbours`, all views of an image after the first come from one of its partners. The method
+    treats them as views of the same image.
     """
 
     workers = 0
@@ -49,14 +49,14 @@ class FeatureLoader:
         self.normalisation, self.device, self.rank, self.world_size = normalisation, device, rank, world_size
         self.epoch, self.start_batch, self.waited = 0, 0, 0.0
         self.neighbours = neighbours
-        self._nodes: Tensor | None = None  # of the partners
+        self._nodes: Tensor | None = None  # (N,) of all images; partners share theirs
         self.partners = find_partners(cached.rows[:, 0].nan_to_num()) if neighbours else None
         readable = cached.readable.numpy().nonzero()[0]
-        # The image itself, or where that could not be read the next one that could.
+        # The image itself or, if it is unreadable, the next readable one.
         self._stand_in = readable[np.searchsorted(readable, np.arange(len(cached.readable))) % len(readable)]
 
     def restrict_partners(self, nodes: Tensor) -> None:
-        """From now on, partners are of the same node; `nodes` (N,), −1 for an image that has none."""
+        """From now on, draw only partners in the same node; `nodes` (N,), −1 for an image that is in none."""
         if self.neighbours and (self._nodes is None or not torch.equal(nodes, self._nodes)):
             self._nodes = nodes
             self.partners = find_partners(self.cached.rows[:, 0].nan_to_num(), nodes)
@@ -88,7 +88,7 @@ class FeatureLoader:
         return Batch(torch.from_numpy(index), shaped, [None] * self.views)
 
     def _lenders(self, index: Ints) -> Ints:
-        """(B,) the image whose views stand beside the first view of each image: a partner or itself."""
+        """(B,) per image, the one that its views after the first come from: a partner or itself."""
         if self.partners is None:
             return index
         table = self.partners.numpy()[index]  # (B, k)

@@ -1,4 +1,4 @@
-"""Losses that must be finite: they are collected step by step and read together, so that a GPU seldom has to wait."""
+"""Checks that losses are finite: collects them over several steps and reads them at once, so a GPU rarely waits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hirl.ranks import Ranks
 
 
 class NotFinite(Exception):  # noqa: N818
-    """The loss is NaN or infinite: the step, the loss and the images of the batch; raised on every process."""
+    """The loss is NaN or infinite. Holds step, loss and images of the batch; raised on every process."""
 
     def __init__(self, step: int, loss: float, index: Tensor) -> None:
         super().__init__(step, loss)
@@ -31,11 +31,11 @@ class FiniteLosses:
     def check(self) -> None:
         """Raise NotFinite, on every process, if a loss since the last check is not finite on one of them."""
         unchecked, self._unchecked = self._unchecked, []
-        if not unchecked:  # which is so on every process
+        if not unchecked:  # on one process means on all
             return
         losses = torch.stack([loss.float() for _, loss, _ in unchecked])
         bad = self.ranks.max((~losses.isfinite()).int())
-        if not bad.any():  # the one value that is read
+        if not bad.any():  # the only point where the device is waited for
             return
         step, loss, index = unchecked[int(bad.nonzero()[0])]
         found = [share for share in self.ranks.objects((float(loss), index.tolist())) if not math.isfinite(share[0])]

@@ -1,6 +1,6 @@
-"""HIRL from a baseline's stage one. Until the first tree both arms are equal to the bit, so it is trained only once.
+"""Start HIRL from a baseline's stage one, which is trained only once: until the first tree both arms are bit-identical.
 
-The heads do not take part in stage one: they keep their first weights, and the optimiser has no state for them.
+Heads are not trained in stage one: they keep their initial weights, and the optimiser has no state for them.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from hirl.runs.stored import is_complete
 
 
 def with_heads(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of a HIRL run after stage one: the baseline's, with the heads of the run's `own` first state.
+    """Return the state of a HIRL run after stage one: the baseline's, with the heads of the run's `own` initial state.
 
-    Parameter groups of the method come before those of the heads, so that the numbers of the optimiser's states hold.
+    The method's parameter groups come before those of the heads, so the indices of the optimiser's states stay valid.
     """
     groups = base["optimiser"]["param_groups"]
     groups = [*groups, *own["optimiser"]["param_groups"][len(groups) :]]
@@ -34,7 +34,7 @@ def copy_reports(base: Run, run: Run, step: int) -> None:
 
 
 def lost_forks(run: Run, state: dict[str, Any] | None, fork_at: Collection[int]) -> str | None:
-    """Say which epochs of `fork_at` a run that has begun cannot keep any more; None if it can keep them all."""
+    """A message on the epochs of `fork_at` that a continued run has already passed unsaved; None if there are none."""
     if not fork_at or (state is None and not is_complete(run)):
         return None
     done = run.config["epochs"] if state is None else state["step"] // state["plan"]["steps_per_epoch"]
@@ -48,6 +48,6 @@ def lost_forks(run: Run, state: dict[str, Any] | None, fork_at: Collection[int])
         return None
     epochs = ", ".join(map(str, lost))
     return (
-        f"{run.folder} has kept no state of epoch {epochs} and cannot make up for it: fork_at must be given from the "
-        "start. HIRL runs train their own stage one, or start from an earlier state"
+        f"{run.folder} has no state of epoch {epochs}, which is already past: fork_at must be given from the start; "
+        "HIRL runs train their own stage one, or start from an earlier state"
     )

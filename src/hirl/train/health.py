@@ -8,7 +8,8 @@ Thresholds, and why:
   line.
 - assignment entropy: of the leaves' sizes, relative to its maximum log M₁. Below a half, few leaves hold nearly all
   images.
-- giant node: a node with more than half of all images says nothing, unless its level has so few nodes that one must.
+- giant node: a node with more than half of all images is uninformative, unless its level has so few nodes that one
+  must be that large.
 - one-image and empty leaves: more than half of the leaves hold at most one image. With fewer than three images per
   leaf there are too many leaves; with more, the other leaves hold nearly all images, which are nearly the same.
 - loss ≈ ln K: the loss of a method that spreads all images evenly over its K outputs whatever they show.
@@ -96,15 +97,15 @@ def check_tree(tree: PrototypeTree) -> Health:
                 "nodes at that level"
             )
     if one_image + empty > SMALL_LEAVES:
-        found, M = f"{one_image:.0%} of the leaves hold a single image", tree.levels[0]
+        text, M = f"{one_image:.0%} of the leaves hold a single image", tree.levels[0]
         if empty:
-            found = f"{found} and {empty:.0%} hold none" if one_image else f"{empty:.0%} of the leaves hold no image"
+            text = f"{text} and {empty:.0%} hold none" if one_image else f"{empty:.0%} of the leaves hold no image"
         if N < FEW_PER_LEAF * M:
-            warnings.append(f"{found}; use fewer leaves than {M:,} for {N:,} images")
+            warnings.append(f"{text}; use fewer leaves than {M:,} for {N:,} images")
         else:
             rest = float((sizes[0] > 1).float().mean())
             warnings.append(
-                f"{found}, and nearly all of the {N:,} images share the other {rest:.0%}: these images have nearly the "
+                f"{text}, and nearly all of the {N:,} images share the other {rest:.0%}: these images have nearly the "
                 "same representation; check for duplicates (hirl duplicates), or start the hierarchy later"
             )
     figures = {ASSIGNMENT_ENTROPY.name: entropy, ONE_IMAGE_LEAVES.name: one_image, EMPTY_LEAVES.name: empty}
@@ -112,12 +113,12 @@ def check_tree(tree: PrototypeTree) -> Health:
 
 
 def check_loss(loss: float | None, outputs: int | None, remedy: str) -> Health:
-    """Check the loss of a method at the end of an epoch against ln(outputs), outputs being what it spreads images over.
+    """Check whether a method's loss at the end of an epoch is ln(outputs), the loss of a uniform prediction.
 
     `remedy` is the method's own advice. A method without such a loss (None) is not checked.
     """
     if outputs is None or loss is None or abs(loss - math.log(outputs)) > NEAR_LN_K * math.log(outputs):
         return Health({}, [])
     return Health(
-        {}, [f"the loss is {loss:.4f}, which is ln {outputs}: every image looks the same to the method; {remedy}"]
+        {}, [f"the loss is {loss:.4f}, which is ln {outputs}: the method gives all images the same output; {remedy}"]
     )

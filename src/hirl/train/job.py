@@ -1,4 +1,4 @@
-"""A run under way on this process: what every step from here on shares."""
+"""A run in progress on this process: what all parts of training share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hirl.train.training_images import TrainingImages
 
 @dataclass(frozen=True)
 class Job:
-    """One run with its folder, settings and images. `start` is None if it starts from nothing."""
+    """One run with its folder, settings and images. `start` is None if it is trained from scratch."""
 
     fabric: Fabric
     run: Run

@@ -1,4 +1,4 @@
-"""What a run in training writes to its folder, and when: its state, the states that are kept, and its tree."""
+"""What a run writes to its folder during training, and when: its state, states that are kept, and its tree."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Keeping:
 
 
 class Store:
-    """Where a loop puts its state and its tree; it is called on the first process only. This one keeps nothing."""
+    """Stores the state and the tree of a loop; called on the first process only. This base class stores nothing."""
 
     save_every = float("inf")  # seconds
-    keeps_bank = False  # also for a baseline, for HIRL runs that start from its stage one
+    keeps_bank = False  # whether a baseline keeps a bank, for HIRL runs that start from its stage one
 
     def save_state(self, state: dict[str, Any]) -> None: ...
     def save_tree(self, tree: PrototypeTree) -> None: ...
@@ -39,9 +39,9 @@ class RunStore(Store):
         self.keeps_bank = bool(keeping.fork_at)
 
     def save_state(self, state: dict[str, Any]) -> None:
-        """Write last.ckpt, and checkpoints that stay: after every `keep_every` epochs and after those of `fork_at`.
+        """Write last.ckpt and permanent checkpoints: those of every `keep_every` epochs and of the epochs in `fork_at`.
 
-        last.ckpt comes last: a run that is killed before it repeats the epoch and writes the others again.
+        last.ckpt is written last: a run killed before that repeats the epoch and writes the others again.
         """
         run, every = self.run, self.keeping.keep_every
         epoch, rest = divmod(state["step"], self.plan.steps_per_epoch)

@@ -36,13 +36,13 @@ from hirl.train.partners import partner_nodes
 from hirl.train.setup import RunParts
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
-AT_ONCE = ("cpu",)  # devices on which a value can be read without a wait for the steps before it
+AT_ONCE = ("cpu",)  # devices on which reading a value does not wait for earlier steps
 SAMPLE_SIZE = 2048  # images per epoch whose z⁰ is checked for collapse
 DIAGNOSED = 8  # steps per epoch whose gradients are compared
 
 
 class Loop:
-    """One run of Alg. 2. `fit` goes on from `step`, which `load_state_dict` may have set."""
+    """One run of Alg. 2. `fit` continues from `step`, which `load_state_dict` may have set."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class Loop:
         self.finish()
 
     def finish(self) -> None:
-        """Build the run's final tree over z⁰ of all images, uncropped, by the trained encoder.
+        """Build the run's final tree over the trained encoder's z⁰ of all images, uncropped.
 
-        From then on `tree.assign` gives z⁰ of the same images the same leaves. A run that is killed here
-        has saved its last step, and builds the same tree from it again.
+        From then on `tree.assign` gives z⁰ of the same images the same leaves. A run killed here has saved its last
+        step, and builds the same tree from it again.
         """
         if self.trees is None:
             return
@@ -128,7 +128,7 @@ class Loop:
             self.observer.on_step(self.step, figures, self._rates, images, self.loader.waited - waited)
             waited = self.loader.waited
             if self.step % self.plan.steps_per_epoch == 0:
-                break  # `fit` saves, after the report of the epoch: a run continued from before it would leave it out
+                break  # `fit` saves after the epoch's report: a run continued from an earlier save would omit it
             self._save_if_due()
         self.losses.check()
         self.observer.on_epoch_end(epoch, self.step, self._means.take(), [z0.cpu() for z0 in self._sample])
@@ -139,7 +139,7 @@ class Loop:
 
         A step whose gradients overflow in half precision changes nothing but the scale of the next loss.
         """
-        # Drop path and the like draw from torch's global generator.
+        # Drop path and similar layers draw from torch's global generator.
         torch.manual_seed(mix_seed(self.seed, Stream.FORWARD, self.step))
         self._rates: Rates = {**self._set_rates(), **self.loss_scale.figures()}
         self.loss_scale.begin()
@@ -150,7 +150,7 @@ class Loop:
                 seed = mix_seed(self.seed, Stream.NEGATIVES, self.step, place)
                 losses = self.module(part.views, part.masks, part.index, self.step, seed, diagnose=diagnose)
                 self.losses.add(self.step, losses.total, part.index)
-                # Before the update, so that no weight is touched; a GPU is not made to wait at every step.
+                # Before the update, so that weights stay good; on a GPU not at every step, since reading waits.
                 due = self.step % SYNC_EVERY == 0 and place + 1 == len(parts)
                 if due or self.fabric.device.type in AT_ONCE:
                     self.losses.check()
@@ -230,7 +230,7 @@ class Loop:
         """
         if self.paths is not None and state["levels"] is None:  # of a baseline
             state = with_heads(state, self.state_dict())
-        if self.store.keeps_bank and not state["bank"]:  # the run began without one: it cannot be made up
+        if self.store.keeps_bank and not state["bank"]:  # the run began without a bank, which cannot be filled later
             self.bank = None
         self.joint.load_state_dict(state["joint"])
         self.optimiser.load_state_dict(state["optimiser"])
@@ -254,11 +254,11 @@ class Loop:
             raise Stopped
 
     def _agreed(self, mine: bool) -> bool:
-        """Whether it is so on any process."""
+        """Whether `mine` is true on any process."""
         return bool(self.ranks.max(torch.tensor(float(mine))))
 
     def save(self) -> None:
-        """Save the state, unless a loss before it was not finite; to be called on every process."""
+        """Save the state, unless an earlier loss was not finite; to be called on every process."""
         self.losses.check()
         state = self.state_dict()  # on every process, since the bank is gathered
         if self.fabric.is_global_zero:

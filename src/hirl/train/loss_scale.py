@@ -1,8 +1,8 @@
-"""The scaled loss of 16-mixed: gradients that are too small for half precision survive, and an overflow skips a step.
+"""Loss scaling for 16-mixed: small gradients do not underflow in half precision, and an overflow skips the step.
 
-Fabric's own `unscale_gradients` refuses fused optimisers, though torch supports them: they take gradients that have
-been unscaled before. A step that is skipped is not left to the optimiser either, because fused SGD would start its
-momentum from uninitialised memory if the first step overflows, as it usually does at the first scale of 65,536.
+Fabric's own `unscale_gradients` raises an error for fused optimisers, though torch supports them with gradients that
+are already unscaled. Skipping a step is not left to the optimiser either: fused SGD would start its momentum from
+uninitialised memory if the first step overflows, as it usually does at the initial scale of 65,536.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hirl.runs.metrics import LOSS_SCALE
 
 
 class LossScale:
-    """Of the precision that a Fabric was launched with; in any other than 16-mixed nothing is scaled or skipped."""
+    """Loss scaling of a Fabric with precision 16-mixed; with any other precision nothing is scaled or skipped."""
 
     def __init__(self, fabric: Fabric, network: nn.Module, optimiser: torch.optim.Optimizer) -> None:
         self.scaler: torch.amp.GradScaler | None = getattr(fabric.strategy.precision, "scaler", None)
@@ -26,7 +26,7 @@ class LossScale:
         self._before: list[Tensor] = []
 
     def begin(self) -> None:
-        """Remember, before the forward pass of a step, what it changes: batch norm's statistics and other buffers."""
+        """Before a step's forward pass, save what it changes: the statistics of batch norms and other buffers."""
         if self.scaler is not None:
             self._before = [buffer.clone() for buffer in self.network.buffers()]
 
@@ -43,14 +43,14 @@ class LossScale:
 
     @torch.no_grad()
     def skip(self) -> None:
-        """Undo what the forward pass changed, and lower the scale; a step that is taken adapts it by itself."""
+        """Restore what the forward pass changed, and lower the scale. A step that is taken updates the scale itself."""
         assert self.scaler is not None
         for buffer, before in zip(self.network.buffers(), self._before, strict=True):
             buffer.copy_(before)
         self.scaler.update()
 
     def figures(self) -> dict[str, Tensor]:
-        """The scale, as a copy on the device: `get_scale` would make every step on a GPU wait."""
+        """The scale, as a tensor on the device: `get_scale` would make every step on a GPU wait."""
         if self.scaler is None:
             return {}
         scale = self.scaler._get_scale_async()  # None before the first step

@@ -1,4 +1,4 @@
-"""What a run has to work with: the type of device, the cores and the memory."""
+"""The machine that a run trains on: type of device, cores and memory."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def read_machine(accelerator: str = "auto") -> Machine:
 
 
 def available_cores() -> int:
-    """Cores that this process may use, which a limit on its threads (OMP_NUM_THREADS) may lower."""
+    """The cores this process may use, at most the limit on its threads (OMP_NUM_THREADS)."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, torch.get_num_threads())
 
 
 def used_memory(device: str) -> int:
-    """The most bytes this process has used so far, of the GPU or the machine; without those that read its images."""
+    """Peak memory of this process in bytes, on the GPU or the machine, without the processes that read its images."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
@@ -79,13 +79,13 @@ def _host_memory() -> tuple[int, int]:
 
 
 def _evictable() -> int:
-    """Bytes of files that the kernel keeps for this container, counts as used and gives back when memory is short."""
+    """Bytes of the container's page cache, which the kernel counts as used but frees when memory is short."""
     file = CGROUP / "memory.stat"
     lines = file.read_text().splitlines() if file.is_file() else []
     return sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
 
 
 def _number(file: Path) -> int | None:
-    """The number in a file of the kernel; None if there is no such file, or no limit."""
+    """The number in a file of the kernel; None if there is no such file, or if it says there is no limit."""
     text = file.read_text().strip() if file.is_file() else ""
     return int(text) if text.isdigit() else None

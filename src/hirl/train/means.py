@@ -10,10 +10,10 @@ from torch import Tensor
 
 
 class Means:
-    """Sums of figures, added up step by step on their device: reading a value would make a GPU wait.
+    """Means of figures, summed up on their device, since reading each value would make a GPU wait.
 
-    A figure counts the steps that have it. In double precision, except on a device that has none, the mean of a long
-    epoch keeps all digits of its steps.
+    A figure's mean is over the steps that report it. Sums are in double precision where the device has it, so that a
+    long epoch loses no digits.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Means:
             self._steps[name] = self._steps.get(name, 0) + 1
 
     def take(self) -> dict[str, float]:
-        """Return the means and begin anew."""
+        """Return the means and reset them."""
         means = {name: float(value) / self._steps[name] for name, value in self._sums.items()}
         self._sums, self._steps = {}, {}
         return means

@@ -1,4 +1,4 @@
-"""Whether a run fits into memory, estimated before its first step, and the options that help if it does not."""
+"""Estimates before the first step whether a run fits into memory, and names options that help if it does not."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hirl.methods.parts.set_size import power_of_two
 from hirl.train.machine import Machine, size_text
 
 PROCESS = 900e6  # bytes of Python with PyTorch and the other libraries
-WORKER = 250e6  # of each process that reads images
-BESIDES = 1.3  # what a backward pass needs on top of the stored activations: their gradients, layer by layer
-WARN = 0.8  # share of the free memory
+WORKER = 250e6  # bytes of each process that reads images
+BESIDES = 1.3  # factor on the stored activations: the backward pass also holds their gradients, layer by layer
+WARN = 0.8  # share of the free memory above which a warning is given
 
 
 @dataclass(frozen=True)
 class Need:
-    """The memory of a run in bytes: what does not depend on the batch, and what each image of a part of it takes."""
+    """The memory of a run in bytes: a part that is independent of the batch, and a part per image."""
 
     fixed: float
     per_image: float
@@ -38,7 +38,7 @@ class Need:
 def estimate_need(
     method: Method, plan: Plan, *, images: int, N: int, workers: int, device: str, mixed: bool = False
 ) -> Need | None:
-    """Estimate from the activations that a forward pass of a few images stores; None if the method takes no such few.
+    """Estimate from the activations that a forward pass of a few images stores; None if the method fails on so few.
 
     Args:
         method: A method whose networks are built. A copy of it runs.
@@ -52,7 +52,7 @@ def estimate_need(
     activations = _activations(method, plan, images)
     if activations is None:
         return None
-    # Weights, gradients and two moments of trained tensors; momentum encoders and queues as they are.
+    # Trained tensors count four times: weights, gradients and two moments. Momentum encoders and queues count once.
     weights = sum(_bytes(weight) * (4 if weight.requires_grad else 1) for weight in method.parameters())
     weights += sum(map(_bytes, method.buffers()))
     bank = N * method.dim * (2 + 4)  # kept in half precision, clustered in single precision
@@ -93,7 +93,7 @@ def _activations(method: Method, plan: Plan, images: int) -> float | None:
 
 
 def check_memory(need: Need, machine: Machine, *, batch_size: int, accumulate: int) -> str | None:
-    """Raise a ValueError if a run cannot fit, with the options that would; return a warning if it only just fits."""
+    """Raise a ValueError that names options that would fit if a run does not; return a warning if it only just fits."""
     if need.total <= WARN * machine.free:
         return None
     of = f"the run needs about {size_text(need.total)} of memory, and {size_text(machine.free)} are free"
@@ -119,7 +119,7 @@ def _bytes(tensor: Tensor) -> int:
 
 @contextmanager
 def memory_advice() -> Iterator[None]:
-    """Turn running out of memory into a ValueError that says which options help."""
+    """Turn an out-of-memory error into a ValueError that says which options help."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

@@ -20,7 +20,7 @@ MANY_LEFT_OUT = 0.1  # share of the images
 
 
 def resolved_settings(settings: Settings, plan: Plan) -> dict[str, Any]:
-    """What the settings of a run come to."""
+    """Values derived from the settings of a run."""
     resolved: dict[str, Any] = {
         "peak_lr": settings.method.peak_lr,
         "image_size": plan.image_size,
@@ -33,10 +33,10 @@ def resolved_settings(settings: Settings, plan: Plan) -> dict[str, Any]:
 
 
 def heads_summary(heads: ForeignState, settings: Settings) -> str:
-    """What else comes from the file that the encoder comes from, and what follows from it."""
+    """Describe the heads that are loaded from the encoder's file, and their effect on the first tree."""
     kept = getattr(settings.method, "queue_length", None)
     shorter = kept is not None and "queue" in heads.weights and kept < len(heads.weights["queue"])
-    text = f"heads come along: {heads.parts}{f', of which the newest {kept:,} are kept' if shorter else ''}"
+    text = f"heads are loaded too: {heads.parts}{f', of which the newest {kept:,} are kept' if shorter else ''}"
     if settings.hierarchy is None or settings.hierarchy.start_epoch:
         return text
     return f"{text}; z0 is trained already, so the first tree is built before the first epoch"
@@ -69,7 +69,7 @@ def plan_summary(job: Job, plan: Plan, start: int) -> str:
 
 
 def _size(encoder: nn.Module) -> str:
-    """Weights and, if the encoder tells, features: `23.5 M parameters, 2,048 features`."""
+    """Number of parameters and, if the encoder has it, of features: `23.5 M parameters, 2,048 features`."""
     count = sum(weight.numel() for weight in encoder.parameters())
     parameters = f"{count / 1e6:.1f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
     features = f", {width(encoder):,} features" if hasattr(encoder, "num_features") else ""
@@ -77,7 +77,7 @@ def _size(encoder: nn.Module) -> str:
 
 
 def failure_message(error: NotFinite, job: Job, plan: Plan) -> str:
-    """List the batch whose loss is not finite in failed_batch.txt, and return what the user should know and do."""
+    """Write the batch whose loss is not finite to failed_batch.txt, and return a message with the remedy."""
     run, images = job.run, job.data.images
     listed = run.folder / "failed_batch.txt"
     with atomic_write(listed) as aside:

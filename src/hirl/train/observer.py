@@ -1,4 +1,4 @@
-"""What the training loop reports to: one observer per process, of which only the first process's shows anything."""
+"""The interface that the loop reports to: one observer per process, silent on all but the first."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ class Observer(Protocol):
     def on_tree_built(
         self, epoch: int, seconds: dict[str, float], tree: PrototypeTree, agreement: dict[str, float]
     ) -> None:
-        """After a tree was built for an epoch, or after the last one for the finished run.
+        """After a tree was built, for an epoch or after the last epoch for the finished run.
 
-        `seconds` that the features, the clustering and the comparison took, by metric; `agreement` of the bank with
-        clean images.
+        `seconds`: time of features, clustering and comparison, by metric. `agreement`: of the bank with clean images.
         """
 
     def on_epoch_end(self, epoch: int, step: int, means: dict[str, float], sample: list[Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""KNN accuracy at every label level during training: a sign of whether the encoder learns at all."""
+"""KNN accuracy at every label level during training, which shows whether the encoder learns at all."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class OnlineKnn:
         every: int,
         open_loader: Callable[[ImageSet, int], EvaluationLoader | PlainFeatures],
     ) -> None:
-        """`open_loader` gives every n-th of some images: folders come class by class."""
+        """`open_loader` opens every n-th image of a set, since folders are ordered by class."""
         assert images.labels is not None
         self.method, self.every, self.epochs = method, every, plan.epochs
         self.images, self.val = images, val
@@ -124,10 +124,10 @@ def open_online_knn(job: Job, parts: RunParts, every: int) -> OnlineKnn | None:
     if not every or images.labels is None:
         return None
 
-    def every_nth(some: ImageSet, n: int) -> EvaluationLoader | PlainFeatures:  # dealt as to one of n ranks
+    def every_nth(some: ImageSet, n: int) -> EvaluationLoader | PlainFeatures:  # as one of n ranks would get
         mean, std = normal.mean, normal.std
         if not isinstance(parts.loader, FeatureLoader):
-            # The val images may be where the training images, for which `workers` was given, are not.
+            # `workers` was given for the training images; the val images may be stored differently.
             own = None if is_batched(some) else workers
             return EvaluationLoader(some, size=size, workers=own, world_size=n, mean=mean, std=std, device=device)
         cached = parts.loader.cached

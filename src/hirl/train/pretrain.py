@@ -73,8 +73,10 @@ def pretrain(
         hierarchy: HIRL's settings; null for the baseline.
         out: Run folder; by default runs/DATA-METHOD-ARM-SEED. The same call continues an unfinished run in it.
         epochs: Number of passes over the images; by default chosen to suit them, or 100 with a method's own arguments.
-        batch_size: Images per step, over all processes and accumulated parts; by default chosen, or 256.
-        image_size: Side of a global view in pixels; by default chosen, or that of small images of equal size, else 224.
+        batch_size: Images per step, over all processes and accumulated parts; by default chosen, or 256 with a method's
+            own arguments.
+        image_size: Side of a global view in pixels; by default chosen, or with a method's own arguments that of small
+            images of equal size, else 224.
         seed: Seed of every random draw.
         split: Split of the data to train on; by default its training split.
         channels: 3 for colour, 1 for grey.
@@ -93,17 +95,17 @@ def pretrain(
         keep_every: Epochs between checkpoints that are kept in the folder checkpoints; 0 for none.
         encoder: The encoder to start from: a run folder, an encoder file or a name; null for random weights. A method
             with its own arguments trains all of it, and the weights must match its backbone. Without such arguments,
-            the encoder stays frozen, and an adapter on its features is trained. "auto" is the embedded encoder for
-            colour images if the arguments are chosen of a method with a recipe in adapt/, else null. From a
-            checkpoint of the named method's own authors (MoCoV2, DINO) its heads come along, and all of it trains.
-        cached_views: With a frozen encoder, the views of each image whose features are computed once; epochs draw from
-            them.
+            the encoder stays frozen, and an adapter on its features is trained. "auto" is the embedded encoder if the
+            images are in colour and the method, given without arguments, has a recipe in adapt/, else null. From a
+            checkpoint of the named method's own authors (MoCoV2, DINO) the heads are loaded too, and all of it trains.
+        cached_views: With a frozen encoder, the number of views per image whose features are computed once; epochs draw
+            from them.
         neighbours: With a frozen encoder, the share of images that are paired with a view of one of their nearest
             images instead of another view of their own; with a hierarchy, one of the same node of the tree. By default
             0.5 with a frozen encoder and a hierarchy without heads, else 0.
         unfreeze: The number of the encoder's last blocks that train, or all; by default none. Heads train alone for the
-            first tenth of the epochs, then blocks at small rates, the smaller the further from the end. The rest of the
-            encoder stays frozen, and so do the statistics of all its batch norms.
+            first tenth of the epochs, then the blocks too, at small rates that decrease from the last block backwards.
+            The rest of the encoder stays frozen, and so do the statistics of all its batch norms.
         stage_one: Run folder of the baseline with the same settings and seed. HIRL starts from its state of epoch T₁,
             kept by `fork_at`, and ends in the same bits as if it had trained stage one itself.
         fork_at: Epochs after which a baseline keeps its state for HIRL runs to start from.
@@ -134,7 +136,7 @@ def pretrain(
     checks.check_choices(precision=precision, accelerator=accelerator)
     opened = open_training_images(given, workers=workers, strict=strict)
     run = Run(checks.default_run_folder(opened.name, given) if out is None else out)
-    # A method that is only the default adapts the encoder of any file: heads are for whoever names the method.
+    # Heads are loaded only if the method was named: the default method adapts the encoder of any file.
     start = open_start(given, run, heads=method is not None)
     settings, summary = resolve(given, opened, start, run, accelerator)
     checks.check_settings(settings, opened.images, stage_one=stage_one, fork_at=fork_at)
@@ -175,7 +177,7 @@ def pretrain(
 
 
 def _announce_start(job: Job) -> None:
-    """Say where the weights come from that the run starts with, and keep them if they are to be trained."""
+    """Announce where the initial weights come from, and store them if they are to be trained."""
     start, run, settings = job.start, job.run, job.settings
     if start is None:
         return
@@ -195,7 +197,7 @@ def _restore_start(job: Job) -> None:
 
 
 def _keep_start(job: Job) -> None:
-    """Check that the adapter, which may come from a checkpoint, stands on the start, and write start.safetensors."""
+    """Check that the adapter, possibly from a checkpoint, belongs to this start, and write start.safetensors."""
     if job.start is None or not job.settings.method.is_adapted:
         return
     weights = job.settings.method.encoder.state_dict()
@@ -205,7 +207,7 @@ def _keep_start(job: Job) -> None:
 
 
 def _begin(job: Job, parts: RunParts, first: int, *, final_tree: bool) -> None:
-    """Make the folder that of a run at step `first`, and say what comes; refuse what does not fit into memory."""
+    """Prepare the folder for a run at step `first` and announce the plan; raise if it does not fit into memory."""
     if job.is_first:
         job.run.forget_after(first, final_tree=final_tree)
         job.run.add_resolved(resolved_settings(job.settings, parts.plan))
@@ -227,7 +229,7 @@ def _fit(job: Job, loop: Loop) -> None:
         raise SharedFailure(message) from error
     except Stopped:
         job.announce(f"stopped at step {loop.step} of {loop.plan.steps}; the same command continues")
-        job.fabric.barrier()  # whoever sees another process end may stop the first one
+        job.fabric.barrier()  # a launcher that sees another process end may kill the first one
         raise
     finally:
         if job.is_first and len(skipped):

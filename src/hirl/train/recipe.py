@@ -13,11 +13,10 @@ def recipe(name: str | os.PathLike[str], *, classes: Collection[type] = ()) -> d
     """A recipe as keyword arguments: `hirl.pretrain("photos/", **hirl.recipe("small/dino"))`.
 
     Args:
-        name: The name of a shipped recipe, or a YAML file such as the config.yaml of a run. Images that it names are
-            left out.
+        name: The name of a shipped recipe, or a YAML file such as the config.yaml of a run, whose `data` is ignored.
         classes: Methods and other classes outside hirl that the file names.
     """
-    from hirl.config.classes import known_classes  # here, as the public names must load quickly
+    from hirl.config.classes import known_classes  # imported here to keep `import hirl` fast
     from hirl.config.parser import load
     from hirl.methods.base import Method
     from hirl.train.pretrain import pretrain

@@ -1,4 +1,4 @@
-"""Reports how a run goes: a progress bar or lines on the terminal, metrics.jsonl, TensorBoard, and optionally W&B."""
+"""Reports the progress of a run: a bar or lines on the terminal, metrics.jsonl, TensorBoard, and optionally W&B."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from hirl.train.setup import RunParts
 from hirl.train.tree_figures import TreeFigures
 
 EVERY_SECONDS = 2.0  # between lines of metrics.jsonl; the bar moves with every line
-MEASURED_SECONDS = 10.0  # of the first steps, after which a run says how long it will take
+MEASURED_SECONDS = 10.0  # of steps, after which a run announces how long it will take
 
 
 class _Remaining(ProgressColumn):
-    """The time left at the rate of this process's own steps: a continued run does not count earlier ones."""
+    """The time left at the rate of the steps of this process, without those before a run was continued."""
 
     def render(self, task: Task) -> Text:
         seconds = task.fields.get("remaining")
@@ -76,14 +76,14 @@ class Reporter:
         self.task = self.bar.add_task("", total=plan.steps, completed=start, epoch=epoch, epochs=plan.epochs, status="")
         self._start_step, self._start_time = start, time.monotonic()
         self._warm = self._announced = False
-        # None if an earlier process began the epoch: the time taken here would be that of a part of it.
+        # None if an earlier process began the epoch: this process could time only a part of it.
         self._epoch_start = None if start % plan.steps_per_epoch else time.monotonic()
         self._means = Means()
         self._recent, self._epoch = _Pace(), _Pace()
 
     def on_step(self, step: int, figures: Mapping[str, Tensor], rates: Rates, images: int, data_seconds: float) -> None:
         self._means.add(figures)
-        if not self._warm:  # the first step waits for the first images and warms everything up
+        if not self._warm:  # the first step is not typical: it waits for the first images and allocates memory
             self._warm, self._start_step, self._start_time = True, step, time.monotonic()
         for pace in (self._recent, self._epoch):
             pace.add(images, data_seconds)
@@ -109,7 +109,7 @@ class Reporter:
         return (time.monotonic() - self._start_time) / max(1, step - self._start_step) * (self.plan.steps - step)
 
     def _announce_duration(self, step: int, left: float | None) -> None:
-        """Once the first steps have been measured, say how long the run will take and what memory it uses."""
+        """Once the first steps have been measured, announce the time left and the memory in use."""
         count, taken = step - self._start_step, time.monotonic() - self._start_time
         early = taken < MEASURED_SECONDS and step % self.plan.steps_per_epoch
         if self._announced or left is None or early or step == self.plan.steps:
@@ -144,14 +144,14 @@ class Reporter:
         figures |= self.tree_figures.measure(tree, anew=epoch == self.plan.epochs)
         self._log(epoch * self.plan.steps_per_epoch, figures)
         self._warn(health.warnings)
-        self._recent, self._epoch = _Pace(), _Pace()  # the time of the steps does not include that of the tree
+        self._recent, self._epoch = _Pace(), _Pace()  # steps are timed without the tree
 
     def on_epoch_end(self, epoch: int, step: int, means: dict[str, float], sample: list[Tensor]) -> None:
         line = f"epoch {epoch + 1}/{self.plan.epochs}: {_status(means, self._epoch)}"
         if (left := self._seconds_left(step)) is not None:
             line += f", {left / 60:.1f} min left"
         self.run.log(line)
-        if not self.console.is_terminal:  # there is no bar that shows it
+        if not self.console.is_terminal:  # there is no bar
             self.console.print(line, highlight=False, soft_wrap=True)
         health = check_representations(sample) if sample else Health({}, [])  # in 16-mixed all steps may be skipped
         figures = means | health.figures
@@ -207,28 +207,28 @@ class _Pace:
 
 
 def _status(means: Mapping[str, float], pace: _Pace) -> str:
-    """Losses and pace in words."""
+    """Losses and pace as text."""
     losses = "".join(f"{loss.name} {means[loss.name]:.4f}, " for loss in (LOSS_IMAGE, LOSS_SPD) if loss.name in means)
     speed = pace.figures()
     return f"{losses}{speed[IMAGES_PER_SECOND.name]:,.0f} images/s, {speed[WAITING_FOR_DATA.name]:.0%} waiting for data"
 
 
 def duration_text(seconds: float) -> str:
-    """A time as people say it: `40 s`, `12 min`, `3.5 h`."""
+    """A duration in its natural unit: `about 40 s`, `about 12 min`, `about 3.5 h`."""
     if seconds < 90:
         return f"about {seconds:.0f} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 def start_wandb(project: str, run: Run) -> Any:
-    """Begin to report to a project of Weights & Biases, or go on where this run folder did."""
+    """Start reporting to a Weights & Biases project, or continue this run's earlier report there."""
     try:
         import wandb
     except ImportError as error:
         raise ValueError(
             "the option wandb needs the library wandb, which is not installed: pip install wandb"
         ) from error
-    # Not the folder's name, which runs of several studies may share, nor its path, at which a new run may begin.
+    # The id is not the folder's name, which runs of several studies may share, nor its path, which a new run may reuse.
     stored = run.folder / "wandb_id.txt"
     if not stored.is_file():
         with atomic_write(stored) as aside:

@@ -1,6 +1,6 @@
-"""The settings of a run, resolved once: those given, else those of the run that is continued, else chosen.
+"""Resolves the settings of a run: as given, else as in the run that is continued, else chosen.
 
-Every default is decided here, or for images and machine in `defaults`; what travels on has nothing left open.
+Every default is decided here or, if it depends on images and machine, in `defaults`; the result has no gaps.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hirl.train.settings import GivenSettings, Settings, earlier_settings
 from hirl.train.start import Start
 from hirl.train.training_images import TrainingImages
 
-NEIGHBOURS = 0.5  # of HIRL on a frozen encoder, docs/log.md
-EPOCHS, BATCH_SIZE = 100, 256  # of a method that was given with all its arguments
+NEIGHBOURS = 0.5  # for HIRL on a frozen encoder, as measured in docs/log.md
+EPOCHS, BATCH_SIZE = 100, 256  # for a method that is given with its arguments
 
 
 def resolve(
     given: GivenSettings, data: TrainingImages, start: Start | None, run: Run, accelerator: str
 ) -> tuple[Settings, str]:
-    """Fill in what is not given; also return what to print about it, "" if nothing was chosen."""
+    """Fill in the settings that are not given; also return a summary to print, "" if nothing was chosen."""
     N, kind = len(data), given.method
     defaults, chosen_for, summary = HierarchyDefaults(), "", ""
     if isinstance(kind, Method):
@@ -34,7 +34,7 @@ def resolve(
         if given.unfreeze or (start is not None and start.heads is not None):
             defaults = replace(defaults, start_share=0.0)
     else:
-        # From nothing, the first tree comes after half of the epochs, as in the recipes of small/.
+        # From scratch, the first tree is built after half of the epochs, as in the recipes of small/.
         defaults = replace(defaults, start_share=0.5 if start is None else 0.0)
         earlier = earlier_settings(run, kind)
         if earlier is not None:
@@ -50,7 +50,7 @@ def resolve(
 
 
 def _with_arguments(given: GivenSettings, method: Method, data: TrainingImages, start: Start | None) -> Choices:
-    """The choices for a method that was given with all its arguments."""
+    """The choices for a method that is given with its arguments."""
     size = data.images.default_size
     if given.image_size is None and start is not None and (method.is_adapted or given.unfreeze):
         size = start.encoder.size_for(_side_for_start(given, data))
@@ -64,7 +64,7 @@ def _as_earlier(given: GivenSettings, earlier: Settings) -> Choices:
 
 
 def _filled(given: GivenSettings, usual: Choices) -> Choices:
-    """What is given, and where nothing is given the usual."""
+    """The given settings, with gaps filled from `usual`."""
     sizes = {name: getattr(given, name) for name in ("image_size", "batch_size", "epochs")}
     return replace(usual, **{name: size for name, size in sizes.items() if size is not None})
 
@@ -72,9 +72,9 @@ def _filled(given: GivenSettings, usual: Choices) -> Choices:
 def _chosen(
     given: GivenSettings, kind: type[Method], data: TrainingImages, start: Start | None, accelerator: str
 ) -> tuple[Choices, str]:
-    """Choices for a method without arguments, and what they were made for.
+    """Choices for a method without arguments, and a line that says what they were chosen for.
 
-    The encoder of `start` stays frozen, or the method goes on with all its heads.
+    The encoder of `start` stays frozen, or if its heads are loaded too, all of it trains.
     """
     N, side = len(data), data.typical_side()
     sizes = {"image_size": given.image_size, "batch_size": given.batch_size, "epochs": given.epochs}
@@ -90,10 +90,10 @@ def _chosen(
 
 
 def _side_for_start(given: GivenSettings, data: TrainingImages) -> int:
-    """The side of the images that a start's own size is compared with.
+    """The side of the images to compare with the start's own input size.
 
-    A frozen encoder sees each image a few times only, so as large as on a page without a run, or the tree of the run
-    would be the worse one. Blocks that train see all images in every epoch.
+    A frozen encoder processes each image only a few times, so images are as large as on a page without a run: smaller
+    ones would make the run's tree worse than that page's. Blocks that train process all images in every epoch.
     """
     return data.typical_side() if given.unfreeze else data.images.default_size
 
@@ -127,7 +127,7 @@ def hierarchy_defaults(
     unfreeze: Blocks = 0,
     others: HierarchyDefaults = HierarchyDefaults(),  # noqa: B008 (frozen)
 ) -> HierarchyDefaults:
-    """`others` with those that depend on the method: where an image's leaf and features come from, and the heads."""
+    """`others` with the defaults that depend on the method: where leaves and features come from, and the heads."""
     if method.facts.online_assignment:
         others = replace(others, assign="step")
     if method.is_adapted or unfreeze:  # features of a trained encoder are better than z⁰ of new heads
@@ -147,9 +147,9 @@ def _rows(found: Choices, hierarchy: ResolvedHierarchy | None, suggested: Levels
             reasons["levels"] = suggested.why
         reasons["first tree"] = "an earlier tree, over uninformative features, would hurt training"
         if hierarchy.start_epoch == 0:
-            reasons["first tree"] = "over the features that it starts with"
+            reasons["first tree"] = "the features of the start are informative already"
         if hierarchy.weight == found.weight:
             values["weight"] = f"{found.weight:g}"
     width = max(map(len, values.values()))
     rows = [f"  {name:<11} {values[name]:<{width}}  {reasons[name]}" for name in values if name in reasons]
-    return [*rows, f"  Options on the command line replace these; --config {LARGER} has the paper's, made for GPUs."]
+    return [*rows, f"  Command-line options override these; --config {LARGER} has the paper's settings, for GPUs."]

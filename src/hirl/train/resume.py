@@ -1,4 +1,4 @@
-"""A run's folder, claimed for this process, and where its training begins: at the first step, or at a stored state."""
+"""Locks a run's folder and finds where training begins: at the first step, or at a stored state."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from hirl.train.job import Job
 from hirl.train.loop import Loop
 from hirl.train.report import Reporter
 
-MISTAKE = 2  # the exit code of a command that a ValueError or OSError ends
+MISTAKE = 2  # exit code of a command that ends with a ValueError or OSError
 
 
 class SharedFailure(ValueError):  # noqa: N818
-    """A failure that every process raises at the same point; the first one's has the message."""
+    """A failure that all processes raise at the same point; only the first process has the message."""
 
 
 @contextmanager
 def claim_folder(job: Job) -> Iterator[dict[str, Any] | None]:
     """Lock the run folder on the first process, and yield the state to continue from; None if there is none.
 
-    A new run's configuration and list of images are written there; those of a run to continue must be the same. If the
-    folder is refused, or all processes fail with `SharedFailure`, the first one says why and the others end quietly.
-    Nothing is left of a new run that is refused before it has trained.
+    The configuration and the list of images of a new run are written to it; those of a continued run must be the same.
+    If the folder cannot be used, or all processes fail with `SharedFailure`, the first one reports why and the others
+    exit silently. A new run that fails before its first report leaves no files behind.
     """
     fabric, run = job.fabric, job.run
     if not job.is_first:
@@ -46,7 +46,7 @@ def claim_folder(job: Job) -> Iterator[dict[str, Any] | None]:
                 load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() and not is_complete(run) else None
             )
         except SharedFailure as error:
-            fabric.barrier()  # the first process has written all it has to: whoever sees this one end may stop it
+            fabric.barrier()  # a launcher may kill the first process, still writing, when this one ends
             raise SystemExit(MISTAKE) from error
         return
     made = missing_folders(run.folder)
@@ -74,9 +74,9 @@ def claim_folder(job: Job) -> Iterator[dict[str, Any] | None]:
 
 @contextmanager
 def _removed_if_refused(run: Run, made: Iterable[Path]) -> Iterator[None]:
-    """Empty the folder of a new run if it is refused before its first report, and remove those that were made for it.
+    """If a new run fails before its first report, empty its folder and remove the folders created for it.
 
-    The folder must be locked. `made`: from the run's own folder upwards.
+    The folder must be locked. `made`: the created folders, from the run's own upwards.
     """
     is_new = all(entry.name == LOCK for entry in run.folder.iterdir())
     try:
@@ -94,7 +94,7 @@ def _removed_if_refused(run: Run, made: Iterable[Path]) -> Iterator[None]:
 
 
 def stage_one_state(job: Job, base: Run) -> dict[str, Any]:
-    """The state of the baseline that a HIRL run starts from in place of its own stage one."""
+    """The state of the baseline that a HIRL run starts from instead of training its own stage one."""
     return state_to_fork(base, to_plain(job.settings), job.data.opened)
 
 
@@ -107,15 +107,15 @@ def load_state(job: Job, loop: Loop, state: dict[str, Any]) -> None:
         raise ValueError(f"{str(job.run.checkpoint_file)!r} does not fit this run: {reason}") from error
     tree = None if loop.paths is None else loop.paths.tree
     if tree is not None and isinstance(loop.observer, Reporter):
-        loop.observer.tree_figures.measure(tree)  # it has been reported; the next one is compared with it
+        loop.observer.tree_figures.measure(tree)  # already reported, but the next tree is compared with it
     if tree is not None and job.is_first and not has_tree(job.run):
         job.announce(f"{job.run.tree_file} is missing or damaged: it has been written again from last.ckpt")
         loop.store.save_tree(tree)
 
 
 def adopt_stage_one(job: Job, loop: Loop, base: Run) -> None:
-    """Make stage one of the baseline, whose state has been loaded, that of the run."""
-    loop.save()  # before the reports, which are those of a run that has a state to continue from
+    """Make stage one of the baseline, whose state is already loaded, part of the run."""
+    loop.save()  # before the reports: a folder with reports must have a state to continue from
     if job.is_first:
         copy_reports(base, job.run, loop.step)
     job.announce(f"stage one up to epoch {loop.step // loop.plan.steps_per_epoch} is that of {base.folder}")

@@ -1,4 +1,4 @@
-"""The settings of a run: those that are given, with gaps, and those that decide its result, with nothing left open."""
+"""The settings of a run: as given, with gaps, and resolved, without gaps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hirl.run import Run
 
 @dataclass(frozen=True, kw_only=True)
 class GivenSettings:
-    """What `hirl.pretrain` was asked for. None and "auto" are resolved; so is a class, whose arguments are chosen."""
+    """Arguments of `hirl.pretrain`. None, "auto" and a method's class are yet to be resolved."""
 
     data: Any
     method: Method | type[Method]
@@ -38,7 +38,7 @@ class GivenSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings(GivenSettings):
-    """All that decides the result of a run, with nothing left open: what config.yaml holds."""
+    """All settings that determine the result of a run, resolved: the content of config.yaml."""
 
     data: str
     method: Method
@@ -50,12 +50,12 @@ class Settings(GivenSettings):
 
     @property
     def part_size(self) -> int:
-        """Images of a batch, over all processes, that are in memory at once."""
+        """Images of a batch that are in memory at once, over all processes."""
         return self.batch_size // self.accumulate
 
 
 def earlier_settings(run: Run, method: type[Method]) -> Settings | None:
-    """The settings of the run in the folder if it can be continued: free memory may have changed since."""
+    """The settings of a run that can be continued; choosing again could differ, since free memory may have changed."""
     if not run.exists or not (run.checkpoint_file.is_file() or run.saved):
         return None
     settings = Settings(**load(Settings, run.config, source=str(run.config_file), classes=[method]))

@@ -1,4 +1,4 @@
-"""Builds what a run trains with: its loaders, its networks and the heads of HIRL, as far as memory allows."""
+"""Builds the parts of a run: loaders, networks and the heads of HIRL; checks that they fit into memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hirl.train.unfreezing import Unfreezing
 
 
 class Share(TypedDict):
-    """Which part of each batch this process gets, and where."""
+    """This process's share of each batch, and its device."""
 
     rank: int
     world_size: int
@@ -35,7 +35,7 @@ class Share(TypedDict):
 
 @dataclass(frozen=True)
 class RunParts:
-    """What a run trains with. `hierarchy` and `paths` are None for a baseline."""
+    """The parts of a run. `hierarchy` and `paths` are None for a baseline."""
 
     method: Method
     hierarchy: ResolvedHierarchy | None
@@ -87,7 +87,7 @@ def build(
 def _open_loaders(
     fabric: Fabric, settings: Settings, data: TrainingImages, start: Start | None
 ) -> tuple[Loader | FeatureLoader, EvaluationLoader | PlainFeatures]:
-    """The batches of views, and all images uncropped; both of images, or of features if the encoder stays frozen."""
+    """Loaders of views and of all images uncropped; both yield cached features if the encoder stays frozen."""
     share = Share(rank=fabric.global_rank, world_size=fabric.world_size, device=fabric.device)
     views, reading = settings.method.views(settings.image_size), data.reading(settings)
     batch_size, seed = settings.part_size, settings.seed
@@ -127,9 +127,9 @@ def build_paths(hierarchy: ResolvedHierarchy | None, method: Method, seed: int) 
 
 
 def memory_warning(fabric: Fabric, settings: Settings, parts: RunParts) -> str | None:
-    """Refuse a run that does not fit into memory, with a ValueError; return a warning about one that only just fits."""
+    """Raise a ValueError if the run does not fit into memory; return a warning if it only just fits."""
     device = fabric.device.type
-    machine: Machine = fabric.broadcast(read_machine(device), src=0)  # so that all processes go on, or none
+    machine: Machine = fabric.broadcast(read_machine(device), src=0)  # so that all processes decide alike
     need = estimate_need(
         settings.method,
         parts.plan,

@@ -1,4 +1,4 @@
-"""How fast a recipe trains on the machine at hand, and what its time goes to: some steps of stage two, and its tree."""
+"""Measures how fast a recipe trains on this machine and where time goes, over some steps of stage two and a tree."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ DATA, FORWARD, BACKWARD, SPD, UPDATE, REFRESH = "data", "forward", "backward", "
 REST = "rest"
 STAGES = (DATA, FORWARD, BACKWARD, SPD, UPDATE, REFRESH, REST)
 MANY = 1000  # epochs of the plan: more than are measured
-WARM_UP = 0.25  # of the time
+WARM_UP = 0.25  # of the seconds to measure
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedRecipe:
-    """What is measured of a recipe, with nothing left open."""
+    """The settings of a recipe that affect its speed, all resolved."""
 
     method: Method
     hierarchy: Hierarchy | None
@@ -62,17 +62,17 @@ class Speed:
         return self.images / sum(self.seconds.values())
 
     def share(self, stage: str) -> float:
-        """Of the epoch."""
+        """The share of a stage in the time of an epoch."""
         return self.seconds[stage] / sum(self.seconds.values())
 
 
 class Stopwatch(SilentObserver):
-    """Seconds per stage of a loop. A timed call within another one counts for the inner stage alone."""
+    """Seconds per stage of a loop. A timed call within another one counts for the inner stage only."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self.built: dict[str, float] = defaultdict(float)  # seconds of trees, by metric
-        self.steps, self.stepping = 0, 0.0  # how many, and the seconds of all of them
+        self.steps, self.stepping = 0, 0.0  # their number and total seconds
         self.limit = float("inf")  # seconds of steps
         self._inner, self._last = 0.0, 0.0
 
@@ -90,7 +90,7 @@ class Stopwatch(SilentObserver):
         work: Callable[..., Any] = getattr(owner, name)
 
         def timed(*arguments: Any, **named: Any) -> Any:
-            wait()  # a GPU may still be busy with what came before
+            wait()  # a GPU may still be busy with earlier work
             outer, self._inner = self._inner, 0.0
             start = time.perf_counter()
             result = work(*arguments, **named)
@@ -160,7 +160,7 @@ def make_loop(recipe: TimedRecipe, images: ImageSet, fabric: Fabric) -> tuple[Lo
 def measure_speed(recipe: TimedRecipe, images: ImageSet, *, seconds: float, accelerator: str = "auto") -> Speed:
     """Train a recipe for some seconds of steps, and report an epoch of stage two at that speed.
 
-    The first tree, and the steps of a quarter of the time, warm up and do not count.
+    The first tree and the steps of the first quarter of the time are warm-up and do not count.
     """
     fabric = launch(accelerator, precision=recipe.precision)
     hierarchy = replace(recipe.hierarchy or Hierarchy(), start_epoch=0)
@@ -187,7 +187,7 @@ def measure_speed(recipe: TimedRecipe, images: ImageSet, *, seconds: float, acce
 
 
 def _train(loop: Loop, watch: Stopwatch, seconds: float) -> int:
-    """Train from the next epoch on for so many seconds of steps; returns the number of trees that were built."""
+    """Train for so many seconds of steps, from the next epoch on; return the number of trees built."""
     steps, epochs = loop.plan.steps_per_epoch, 0
     loop.step = -(-loop.step // steps) * steps
     watch.start(limit=seconds)

@@ -1,4 +1,4 @@
-"""What measured speeds mean for a run: tables, and advice in sentences."""
+"""Presents measured speeds as tables and as advice in sentences."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hirl.train.memory import WARN
 from hirl.train.report import duration_text
 from hirl.train.speed import DATA, REFRESH, SPD, STAGES, Speed, TimedRecipe
 
-MUCH_DATA = 0.25  # share of the time above which reading or making views is worth a look
-GAIN = 1.05  # images per second above which a setting is worth a change
+MUCH_DATA = 0.25  # share of the time above which reading images or making views is reported as slow
+GAIN = 1.05  # ratio of images per second above which a change of settings is advised
 
 
 def variants(recipe: TimedRecipe, speed: Speed, N: int) -> dict[str, TimedRecipe]:
-    """A recipe with single changes that may make it faster, or that one may want to pay for; by their option."""
+    """Variants of a recipe with one option changed, by option: changes that may be faster, and a larger image size."""
     batch, size = recipe.batch_size, recipe.image_size
     changed: dict[str, TimedRecipe] = {}
     for other in (batch // 2, batch * 2):
         if 2 <= other <= N:
             changed[f"--batch_size {other}"] = replace(recipe, batch_size=other)
-    if "img_size" not in (getattr(recipe.method, "backbone_args", None) or {}):  # made for one size
+    if "img_size" not in (getattr(recipe.method, "backbone_args", None) or {}):  # the network takes any size
         changed[f"--image_size {size * 2}"] = replace(recipe, image_size=size * 2)
     if recipe.precision == "32-true":
         changed["--precision bf16-mixed"] = replace(recipe, precision="bf16-mixed")
@@ -53,7 +53,7 @@ def variant_table(speed: Speed, changed: Mapping[str, Speed]) -> Cells:
 
 
 def run_seconds(speed: Speed, recipe: TimedRecipe, N: int) -> float:
-    """Of a run of all epochs of a recipe on N images."""
+    """Duration of a run of all epochs of a recipe on N images."""
     return float(recipe.epochs * N / speed.images_per_second)
 
 
@@ -110,7 +110,7 @@ def _batch(speed: Speed, recipe: TimedRecipe, changed: Mapping[str, Speed]) -> l
     relative = sizes[best].images_per_second / speed.images_per_second
     if relative > GAIN:
         return [f"{best} is {relative:.2f} times as fast; scale --method.lr with it."]
-    return [f"--batch_size {recipe.batch_size} is as good as half and twice of it."]
+    return [f"--batch_size {recipe.batch_size} is as fast as half or twice of it."]
 
 
 def _data(speed: Speed, changed: Mapping[str, Speed]) -> list[str]:
@@ -122,7 +122,7 @@ def _data(speed: Speed, changed: Mapping[str, Speed]) -> list[str]:
     if best is not None and (relative := changed[best].images_per_second / speed.images_per_second) > GAIN:
         return [f"{best} is {relative:.2f} times as fast as the default of {speed.workers}."]
     if speed.share(DATA) < MUCH_DATA:
-        return ["The network, not the images, takes the time: more --workers would not help."]
+        return ["Training is limited by the network, not by reading images: more --workers would not help."]
     if speed.workers == 0:
         return [f"Making views takes {speed.share(DATA):.0%} of the time, on the same cores as the network."]
     return [

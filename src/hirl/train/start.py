@@ -1,7 +1,7 @@
-"""The encoder that a run starts from, if it does not start from nothing.
+"""The encoder that a run starts from, if it is not trained from scratch.
 
-A method whose backbone has an adapter keeps it frozen; any other method goes on training all of it, or its last blocks.
-From a checkpoint of the method's own authors its heads come along.
+A method whose backbone has an adapter keeps it frozen; any other method trains all of it, or its last blocks. From a
+checkpoint of the method's own authors, the heads are loaded too.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class Start:
-    """An encoder to start from. `heads`: all networks of the method, from the same file, in place of the encoder."""
+    """An encoder to start from. `heads`: if given, all networks of the method from the same file are loaded instead."""
 
-    source: str  # that it was opened from
+    source: str  # the name or file that was opened
     encoder: Encoder
     heads: ForeignState | None = None
 
     def load_into(self, method: Method) -> None:
-        """Load the weights into the method's networks, which have been built: into every copy of its encoder."""
+        """Load the weights into the method's built networks, including every copy of its encoder."""
         if self.heads is not None:
             self.heads.load_into(method)
             return
@@ -54,7 +54,7 @@ class Start:
 
     @property
     def encoder_provenance(self) -> Provenance:
-        """Where the encoder's weights come from. Those that hirl trained from nothing have seen no labels."""
+        """Where the encoder's weights come from. Those that hirl trained from scratch have seen no labels."""
         return self.encoder.provenance or Provenance(f"{self.encoder.name}, trained by hirl", labels=False)
 
     @property
@@ -64,14 +64,14 @@ class Start:
 
 
 def open_start(given: GivenSettings, run: Run, *, heads: bool) -> Start | None:
-    """Open the encoder to start from, with the heads in its file if they are wanted; None to start from nothing."""
+    """Open the encoder to start from, with `heads` also those in its file; None to train from scratch."""
     method = given.method
     source = _find_start(given, run)
     if source is None:
         return None
     path = Path(source).expanduser()
     if isinstance(method, Method) and path.is_file() and run_of_checkpoint(path) is None and not load_metadata(path):
-        # A file of weights alone is taken for the method's backbone.
+        # A file of weights that does not name its network is assumed to be for the method's backbone.
         args = {name: value for name, value in (method.backbone_args or {}).items() if name != "adapter"}
         encoder = open_encoder(source, backbone=method.backbone, backbone_args=args, channels=given.channels)
     else:
@@ -90,7 +90,7 @@ def _find_start(given: GivenSettings, run: Run) -> str | None:
 
 
 def open_heads(source: str, method: Method | type[Method]) -> ForeignState | None:
-    """All networks of the method in a checkpoint of its authors; None for anything else, and if an adapter is trained.
+    """All networks of the method in its authors' checkpoint; None for any other source, or if an adapter is trained.
 
     Without heads, a method still starts from the encoder of the file.
     """
@@ -127,13 +127,13 @@ def start_features(fabric: Fabric, settings: Settings, data: TrainingImages, sta
 
 
 def adaptation_view(size: int) -> View:
-    """The augmentation of MoCo v2, for all methods: what they share is computed once."""
+    """The augmentation of MoCo v2, for all methods: they share the cached features."""
     jitter = Jitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, probability=0.8)
     return View(size=size, scale=(0.2, 1.0), jitter=jitter, grey=0.2, blur=blur_unless_small(size, 0.5))
 
 
 def check_same_start(run: Run, start: Start, weights: dict[str, Tensor]) -> None:
-    """Raise a ValueError if the start is no longer the network that the run's encoder, of these weights, stands on."""
+    """Raise a ValueError if the start differs from the frozen part of the run's encoder, which has these weights."""
     frozen = {name.removeprefix("frozen."): tensor.cpu() for name, tensor in weights.items()}
     network = start.encoder.network
     if not all(torch.equal(frozen[name], tensor.cpu()) for name, tensor in network.state_dict().items()):
@@ -144,9 +144,9 @@ def check_same_start(run: Run, start: Start, weights: dict[str, Tensor]) -> None
 
 
 def write_start(run: Run, start: Start, image_size: int, weights: dict[str, Tensor] | None = None) -> None:
-    """Write start.safetensors, unless it is there and sound: the encoder that adaptation began with stays at hand.
+    """Write start.safetensors, the encoder before adaptation, unless the file exists and is intact.
 
-    `weights`: of the run's adapted encoder, whose frozen part must be the start; None if the start itself trains.
+    `weights`: those of the run's adapted encoder, whose frozen part must equal the start; None if the start is trained.
     """
     try:
         load_encoder(run.start_file)

@@ -1,4 +1,4 @@
-"""The images of a run: opened once, read into memory if they are small, with the rules for reading the others."""
+"""The images of a run: opened once, read into memory if they are small, with the settings for reading the others."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.runs.images_file import OpenedImages
 from hirl.train.settings import GivenSettings
 
-MEASURED = 16  # images whose size is looked at
+MEASURED = 16  # images whose size is read
 
 
 class Reading(TypedDict):
-    """How loaders read images."""
+    """Arguments of loaders on how to read images."""
 
     workers: int | None
     strict: bool
@@ -28,7 +28,7 @@ class Reading(TypedDict):
 
 @dataclass(frozen=True)
 class TrainingImages:
-    """Images to train on. `skipped` collects those that cannot be read, by whichever loader."""
+    """Images to train on. `skipped` collects those that any loader could not read."""
 
     images: ImageSet
     opened: OpenedImages
@@ -41,18 +41,18 @@ class TrainingImages:
 
     @property
     def name(self) -> str:
-        """The images as they were named, or the name of an object."""
+        """The data as the user named it, or the name of an object."""
         data = self.opened.data
         return os.fspath(data) if isinstance(data, str | os.PathLike) else self.images.name
 
     @property
     def place(self) -> str:
-        """The full path, or the name of what has none."""
+        """The full path, or the name if there is no path."""
         path = path_of(self.opened.data)
         return self.name if path is None else full_path(path)
 
     def reading(self, settings: GivenSettings) -> Reading:
-        """What every loader of these images is opened with."""
+        """The reading arguments of every loader of these images."""
         return Reading(
             workers=self.workers, strict=self.strict, skipped=self.skipped, mean=settings.mean, std=settings.std
         )

@@ -1,4 +1,4 @@
-"""How the trees of a run develop: how many images moved to another leaf, and how pure the nodes are, given labels."""
+"""Figures of a run's successive trees: the share of images that changed leaf, and with labels the purity of nodes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class TreeFigures:
     def measure(self, tree: PrototypeTree, *, anew: bool = False) -> dict[str, float]:
         """Return `moved_leaves` and, with labels, `purity_N` for each level N.
 
-        moved_leaves: the share of images in another leaf than that of the last tree. Clustering starts from that tree,
-        so leaves keep their numbers, unless it was built `anew`. purity_N: the share of images of the most frequent
-        class of their node.
+        moved_leaves: the share of images whose leaf differs from that in the previous tree. Clustering starts from that
+        tree, so leaves keep their numbers, unless the tree was built `anew`. purity_N: the share of images that have
+        the most frequent class of their node.
         """
         paths = tree.image_paths.cpu()
         leaves, present = paths[:, 0], paths[:, 0] != ABSENT

@@ -15,21 +15,21 @@ from torch import nn
 from hirl.encoders.last_blocks import Blocks, fixed_layers, freeze_but_last
 from hirl.methods.base import Method, Plan
 
-HEADS_ALONE = 0.1  # of the epochs: gradients through a head that is still random would undo what was learnt
+HEADS_ALONE = 0.1  # of the epochs: gradients through a still random head would destroy pretrained features
 LAST_RATE = 0.01  # of the learning rate, for the last block
-LAYER_DECAY = 0.75  # the rate of a block over that of the next one, timm's default
+LAYER_DECAY = 0.75  # ratio of a block's rate to that of the next block; timm's default
 
 
 @dataclass(frozen=True)
 class Unfreezing:
-    """The parameters of the encoder that train, each with the share of the learning rate that it gets."""
+    """The encoder's trainable parameters, each with its factor on the learning rate."""
 
     scales: dict[nn.Parameter, float]
     first_step: int
 
     @classmethod
     def of(cls, method: Method, unfreeze: Blocks, plan: Plan) -> Unfreezing:
-        """Freeze every copy of the method's encoder but for its last blocks."""
+        """Freeze every copy of the method's encoder except its last blocks."""
         scales = {}
         for encoder in method.encoder_copies:
             for weight, behind in freeze_but_last(encoder, unfreeze).items():
@@ -38,7 +38,7 @@ class Unfreezing:
         return cls(scales, math.ceil(HEADS_ALONE * plan.steps))
 
     def scaled(self, groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The optimiser's groups, divided by the share of the learning rate."""
+        """The optimiser's parameter groups, split by the factor on the learning rate."""
         divided: list[dict[str, Any]] = []
         for group in groups:
             by_scale: dict[float, list[nn.Parameter]] = {}
