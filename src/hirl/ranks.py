@@ -17,7 +17,10 @@ def world() -> Ranks:
 
 
 class Ranks:
-    """The processes of a group, or this process alone. No gradient flows through, and no argument is changed."""
+    """The processes of a group, or this process alone. No gradient flows through, and no argument is changed.
+
+    `hirl.methods.parts.mean_over_ranks` is the mean with its gradient.
+    """
 
     def __init__(self, group: dist.ProcessGroup | None) -> None:
         self.group = group

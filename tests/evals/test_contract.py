@@ -182,6 +182,37 @@ def test_a_part_that_was_not_asked_for_is_not_there() -> None:
 
 
 @pytest.mark.parametrize("name", EVALUATIONS)
-def test_every_evaluation_says_what_it_needs(name: str) -> None:
-    needs = EVALUATIONS[name]().needs
-    assert needs.labels or name == "detection"  # which has boxes instead
+def test_what_a_task_needs_is_asked_for_when_it_is_missing(name: str, tmp_path: Path) -> None:
+    task = EVALUATIONS[name]()
+    images = np.zeros((20, 16, 16, 3), np.uint8)
+    unlabelled, one_part = tmp_path / "unlabelled.npz", tmp_path / "one_part.npz"
+    np.savez(unlabelled, train_images=images, val_images=images)
+    np.savez(one_part, images=images, labels=np.arange(20) % 4)
+    own_data = type(task).open_parts is not Evaluation.open_parts
+    refused: dict[Path, str] = {}
+    if task.needs.labels:
+        refused[unlabelled] = (
+            rf"^{name}: .*unlabelled.npz/\w+ has no labels, but this evaluation needs them: name labelled"
+        )
+    elif own_data:  # such as images with boxes
+        refused[unlabelled] = r"unlabelled.npz' has no .*: name "
+    if task.needs.train and not own_data:
+        refused[one_part] = "one_part.npz has no splits .* name the images to test on with --test_data"
+    for data, message in refused.items():
+        with pytest.raises(ValueError, match=message):
+            hirl.evaluate("random:resnet10t", task, data=data, backbone_args=NARROW, device="cpu", quiet=True)
+
+
+def test_an_evaluation_may_do_without_labels(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Width(Evaluation):
+        name: ClassVar[str] = "width"
+
+        def run(self, subject: Subject) -> Result:
+            return Result({"width": Figure(subject.features("test").shape[1], Kind.COUNT)}, [])
+
+    images = np.zeros((20, 16, 16, 3), np.uint8)
+    np.savez(tmp_path / "unlabelled.npz", train_images=images, val_images=images)
+    options: dict[str, Any] = {"backbone_args": NARROW, "device": "cpu", "quiet": True}
+    found = hirl.evaluate("random:resnet10t", Width(), data=tmp_path / "unlabelled.npz", **options)
+    assert found["width"].headline["width"] == 16

@@ -23,6 +23,7 @@ from hirl import Run
 from hirl.cli.main import main
 from hirl.explore.kept_tree import tree_id
 from hirl.export import export_encoder
+from hirl.export.export_encoder import WRITERS
 from hirl.export.network import PixelFormat
 from hirl.export.timm_folder import crop_share
 from hirl.features.open_encoder import open_encoder
@@ -219,6 +220,33 @@ def test_mistakes(source: Any, to: Any, name: str, options: Any, message: str, t
     with pytest.raises(ValueError, match=message):
         export_encoder(source, to, tmp_path / name, **options)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", WRITERS)
+def test_nothing_is_replaced_without_overwrite(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"x{WRITERS[to].suffix}"
+    line = ["export", "random:resnet18", "--image_size", "32", "--to", to, "--out"]
+    (tmp_path / "empty").mkdir()
+    assert main([*line, str(tmp_path / "empty" / name)]) == 0
+    written = [path.name for path in (tmp_path / "empty").iterdir()]
+    assert name in written
+    for existing in written:
+        folder = tmp_path / f"with {existing}"
+        folder.mkdir()
+        (folder / existing).write_text("precious")
+        assert main([*line, str(folder / name)]) == 2
+        assert f"{str(folder / existing)!r} exists already: name another --out" in capsys.readouterr().err
+        assert list(folder.iterdir()) == [folder / existing]
+        assert (folder / existing).read_text() == "precious"
+
+
+def test_a_target_names_what_it_writes_beside_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(WRITERS, "onnx", WRITERS["onnx"]._replace(beside=".data"))
+    (tmp_path / "x.data").touch()
+    assert main(["export", "random:resnet10t", "--to", "onnx", "--out", str(tmp_path / "x.onnx")]) == 2
+    assert f"{str(tmp_path / 'x.data')!r} exists already" in capsys.readouterr().err
 
 
 def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

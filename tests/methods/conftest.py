@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -37,6 +38,24 @@ def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(ranks, "world", lambda: world)
 
     return become
+
+
+@pytest.fixture
+def two_ranks(as_rank: Callable[..., None]) -> None:
+    """Two threads stand for two processes: each hands in its tensor, waits, and takes the mean."""
+    barrier = threading.Barrier(2, timeout=30)
+    handed: dict[int, torch.Tensor] = {}
+
+    def mean(mine: torch.Tensor) -> torch.Tensor:
+        handed[threading.get_ident()] = mine
+        barrier.wait()
+        average = torch.stack(list(handed.values())).mean(0)
+        if barrier.wait() == 0:
+            handed.clear()
+        barrier.wait()
+        return average
+
+    as_rank(of=2, mean=mean)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,24 +14,6 @@ from hirl.encoders.backbones import make_backbone
 from hirl.methods.parts.sync_batch_norm import SyncBatchNorm, synchronise_batch_norm
 
 WORLD = 2
-
-
-@pytest.fixture
-def two_ranks(as_rank: Callable[..., None]) -> None:
-    """Two threads stand for two processes: each hands in its tensor, waits, and takes the mean."""
-    barrier = threading.Barrier(WORLD, timeout=30)
-    handed: dict[int, Tensor] = {}
-
-    def mean(mine: Tensor) -> Tensor:
-        handed[threading.get_ident()] = mine
-        barrier.wait()
-        average = torch.stack(list(handed.values())).mean(0)
-        if barrier.wait() == 0:
-            handed.clear()
-        barrier.wait()
-        return average
-
-    as_rank(of=WORLD, mean=mean)
 
 
 def random_norm(kind: Callable[..., nn.Module], affine: bool, generator: torch.Generator) -> nn.Module:

@@ -33,7 +33,7 @@ def export_options(parser: Parser) -> None:
 
 
 def run_export(config: Namespace) -> None:
-    from hirl.export.export_encoder import check_export
+    from hirl.export.export_encoder import WRITERS, check_export
     from hirl.export.export_tree import TREE_TARGETS, check_tree_export
 
     options = {name: value for name, value in vars(config).items() if name != "overwrite"}
@@ -46,8 +46,7 @@ def run_export(config: Namespace) -> None:
     else:
         check_export(config.to, config.out, levels=config.levels)
     check_parent(config.out)
-    beside = [config.out.with_suffix(".json")] if config.to == "torchvision" else []
-    for out in (config.out, *beside):
+    for out in [config.out] if is_tree else WRITERS[config.to].files(config.out):
         if out.exists() and not config.overwrite:
             raise ValueError(f"{str(out)!r} exists already: name another --out, or add --overwrite")
     if is_tree:

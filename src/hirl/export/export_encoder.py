@@ -28,13 +28,18 @@ class _Writer(NamedTuple):
     write: Callable[[Export, Path], float]
     suffix: str  # of a file; empty for a folder
     levels: bool  # whether it holds z⁰…zᴸ and paths as well
+    beside: str = ""  # suffix of a second file, written beside the first
+
+    def files(self, out: Path) -> list[Path]:
+        """All that is written for `out`."""
+        return [out, out.with_suffix(self.beside)] if self.beside else [out]
 
 
 WRITERS: dict[str, _Writer] = {
     "onnx": _Writer(write_onnx, ".onnx", True),
     "torch-export": _Writer(write_torch_export, ".pt2", True),
     "timm": _Writer(write_timm, "", False),
-    "torchvision": _Writer(write_torchvision, ".pth", False),
+    "torchvision": _Writer(write_torchvision, ".pth", False, beside=".json"),
     "huggingface": _Writer(write_huggingface, "", True),
 }
 

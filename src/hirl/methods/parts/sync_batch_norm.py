@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl import ranks
 from hirl.methods.base import full_precision
+from hirl.methods.parts.mean_over_ranks import mean_over_ranks
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -50,9 +49,9 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def _by_operations(self, rows: Tensor) -> Tensor:
         others = [axis for axis in range(rows.ndim) if axis != 1]
-        mean = _MeanOverRanks.apply(rows.mean(others, keepdim=True))
+        mean = mean_over_ranks(rows.mean(others, keepdim=True))
         centred = rows - mean
-        variance = _MeanOverRanks.apply(centred.square().mean(others, keepdim=True))
+        variance = mean_over_ranks(centred.square().mean(others, keepdim=True))
         with torch.no_grad():
             count = ranks.world().size * rows.numel() // self.num_features
             self.running_mean.lerp_(mean.flatten(), self.momentum)
@@ -61,18 +60,6 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.affine:
             return centred * scale
         return torch.addcmul(self.bias.view_as(mean), centred, scale * self.weight.view_as(mean))
-
-
-class _MeanOverRanks(torch.autograd.Function):
-    """The mean over the ranks; its gradient is the mean of the ranks' gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, mine: Tensor) -> Tensor:  # noqa: ARG004
-        return ranks.world().mean(mine)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
-        return ranks.world().mean(gradient)
 
 
 def synchronise_batch_norm(network: nn.Module) -> None:
