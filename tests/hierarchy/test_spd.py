@@ -251,6 +251,19 @@ def test_computed_in_single_precision_whatever_the_type_and_under_autocast(
     torch.testing.assert_close(found, gradient.to(dtype), rtol=1e-5 if dtype == torch.float32 else 1e-2, atol=1e-7)
 
 
+@pytest.mark.parametrize("cosine", [-0.98, 0.0, 0.9, 0.999])
+def test_single_precision_is_exact_for_similarities_near_0_and_near_1(cosine: float) -> None:
+    """An image on its own path, whose only negative has s = 1e-6 … 0.9985: log of a rounded 1 − s would be wrong."""
+    nodes = torch.tensor([[1.0, 0.0], [cosine, math.sqrt(1 - cosine**2)]])
+    leaves = torch.tensor([0])
+    tree = PrototypeTree(prototypes=(nodes,) * 3, parents=(torch.arange(2),) * 2, leaves=leaves)
+    s = ((1 + cosine) / 2) ** 3
+    loss, gradient = loss_and_gradient(nodes[:1].repeat(3, 1)[None], tree, leaves, negatives=1)
+    assert loss == pytest.approx(-math.log1p(-s), rel=2e-4)
+    pull = s / (1 - s) / (1 + cosine) * math.sqrt(1 - cosine**2)
+    torch.testing.assert_close(gradient[0, :, 1], torch.full((3,), pull), rtol=2e-4, atol=0)
+
+
 def test_on_a_negative_path_only_the_own_path_pulls(random_tree: MakeTree) -> None:
     """There log(1 − s) is cut off; what rounding leaves of its gradient, which is 0 / 0, must not be amplified."""
     tree = random_tree((8,), 16)

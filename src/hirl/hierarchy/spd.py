@@ -76,33 +76,32 @@ class _PathDiscrimination(torch.autograd.Function):
     def forward(
         ctx: Any, z: Tensor, tree: PrototypeTree, leaves: Tensor, drawn: Tensor, excluded: Tensor | None
     ) -> Tensor:
+        B, L, _ = z.shape
+        negatives = max(drawn.shape[-1] - (excluded is not None), 1)
+        eps = torch.finfo(torch.promote_types(z.dtype, torch.float32)).eps
         unit, pull_to_z = _unit(z)  # (B, L, D)
-        B, negatives = len(z), max(drawn.shape[-1] - (excluded is not None), 1)
-        own = torch.stack([nodes[tree.paths[leaves, level]] for level, nodes in enumerate(tree.prototypes)], dim=1)
-        own = own.to(unit.dtype)  # (B, L, D)
-        own_half, own_inside = _halves((unit * own).sum(2).mul_(0.5))  # (B, L)
-        paths = tree.paths[drawn]  # (…, L)
-        pairs = [
-            _log_halves(unit[:, level] * 0.5, nodes, paths[..., level]) for level, nodes in enumerate(tree.prototypes)
-        ]
-        log_s = torch.stack([logs for logs, _ in pairs]).sum(0)  # Eq. 2, (B, leaves)
 
-        # log(1 − s) is log(−expm1(log s)): exact for s near 0 and near 1, finite where s rounds to 1.
-        eps = torch.finfo(log_s.dtype).eps
-        rest = log_s.clamp(max=-eps).expm1_().neg_()  # 1 − s
-        terms = rest.log()
+        # 1 + cos, twice a factor of Eq. 2, of the own path and of the drawn ones. Rounding leaves a few outside 0 … 2.
+        own = _own_path(tree, leaves).to(unit.dtype)  # (B, L, D)
+        own_rises = (unit * own).sum(2).add_(1)  # (B, L)
+        own_inside = own_rises.clamp(2 * eps, 2)
+        cosines, pulls = zip(*map(_cosines, unit.unbind(1), tree.prototypes, tree.paths[drawn].unbind(-1)), strict=True)
+        rises = torch.stack(cosines).add_(1).clamp_(min=2 * eps)  # (L, B, leaves)
+        minus_s = rises.prod(0).mul_(-(0.5**L))  # Eq. 2, (B, leaves)
         if excluded is not None:
-            terms.masked_fill_(excluded, 0)
-        loss = (own_inside.log().sum() + terms.sum() / negatives) / -B  # Eq. 3
+            minus_s.scatter_(1, excluded[:, None], 0)
+
+        # Eq. 3: log1p(−s) is exact for s near 0 and near 1, and finite because it is cut off where s rounds to 1.
+        log_rest = minus_s.clamp(min=eps - 1).log1p_()  # log(1 − s)
+        loss = ((own_inside / 2).log().sum() + log_rest.sum() / negatives) / -B
         if ctx.needs_input_grad[0]:
-            # −d log(1 − s) / d log s is s / (1 − s)
-            slope = (1 - rest).div_(rest).mul_(0.5 / (B * negatives)).masked_fill_(log_s > -eps, 0)
-            if excluded is not None:
-                slope.masked_fill_(excluded, 0)
-            own_slope = (-0.5 / B / own_inside).masked_fill_(own_inside != own_half, 0)  # (B, L)
-            pulls = torch.stack([pull(slope) for _, pull in pairs], dim=1)
+            own_slope = (-1 / B / own_inside).masked_fill_(own_inside != own_rises, 0)  # (B, L)
+            # −d log(1 − s) / d cos is s / (1 − s) / (1 + cos); 0 where it is cut off
+            minus_s = F.threshold(minus_s, eps - 1, 0)
+            slopes = (minus_s / (1 + minus_s)).mul_(-1 / (B * negatives)) / rises  # (L, B, leaves)
+            slope = torch.stack([pull(level) for pull, level in zip(pulls, slopes, strict=True)], dim=1)  # (B, L, D)
             # Not in z's type before the loss's own gradient, which includes a gradient scaler's factor, is known.
-            ctx.save_for_backward(pull_to_z(pulls.addcmul_(own_slope[..., None], own)))
+            ctx.save_for_backward(pull_to_z(slope.addcmul_(own_slope[..., None], own)))
             ctx.dtype = z.dtype
         return loss
 
@@ -117,24 +116,18 @@ Pull = Callable[[Tensor], Tensor]
 """Maps the gradient with respect to the output of an operation to that with respect to its input."""
 
 
-def _halves(half_cosines: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (1 + cos) / 2 and, since rounding leaves a few outside, the same inside 0 … 1."""
-    halves = half_cosines.add_(0.5)
-    return halves, halves.clamp(torch.finfo(halves.dtype).eps, 1)
-
-
 def _draw_for_batch(
     leaves: Tensor, others: int, count: int, generator: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """Return one draw of count + 1 leaves, and which of these each image excludes.
+    """Return one draw of count + 1 leaves, and which place (B,) of these each image excludes.
 
     An image excludes its own leaf, or the last if its own was not drawn: it keeps `count` others, each set of others
     being equally likely.
     """
     drawn = _distinct(count + 1, others + 1, leaves.device, generator)
-    excluded = drawn == leaves[:, None]  # (B, K + 1)
-    excluded[:, -1] |= ~excluded.any(1)
-    return drawn, excluded
+    places = torch.arange(count + 1, device=leaves.device)
+    place_of = torch.full((others + 1,), count, device=leaves.device).scatter_(0, drawn, places)
+    return drawn, place_of[leaves]
 
 
 def _distinct(count: int, below: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
@@ -144,12 +137,11 @@ def _distinct(count: int, below: int, device: torch.device, generator: torch.Gen
     if device.type == "cpu" and 4 * count <= below:
         # A permutation of all would take most of a small step's time: drop repeats from a draw of twice the length.
         draws = torch.randint(below, (2 * count + 16,), generator=generator)
-        ordered, places = draws.sort(stable=True)
-        first = torch.ones_like(ordered, dtype=torch.bool)
-        torch.ne(ordered[1:], ordered[:-1], out=first[1:])
-        kept = places[first].sort().values[:count]
+        places = torch.arange(len(draws))
+        first = torch.full((below,), len(draws)).scatter_reduce_(0, draws, places, "amin")
+        kept = draws[first[draws] == places][:count]
         if len(kept) == count:  # almost always
-            return draws[kept]
+            return kept
     return torch.randperm(below, device=device, generator=generator)[:count]
 
 
@@ -160,27 +152,26 @@ def _draw_per_image(leaves: Tensor, others: int, count: int, generator: torch.Ge
     return drawn + (drawn >= leaves[:, None])
 
 
-def _log_halves(z: Tensor, prototypes: Tensor, nodes: Tensor) -> tuple[Tensor, Pull]:
-    """Return log (1 + cos) / 2 of half unit vectors z (B, D) and the prototypes at `nodes`: (K,), or (B, K) per image.
+def _own_path(tree: PrototypeTree, leaves: Tensor) -> Tensor:
+    """Return the prototypes (B, L, D) of the path of each image's leaf."""
+    paths = tree.paths[leaves].unbind(1)
+    return torch.stack([nodes.index_select(0, own) for nodes, own in zip(tree.prototypes, paths, strict=True)], dim=1)
 
-    The pull, from half the slope, is that of the unit vectors. What there is less of is computed: the nodes of a coarse
-    level are fewer than the leaves above them.
+
+def _cosines(unit: Tensor, prototypes: Tensor, nodes: Tensor) -> tuple[Tensor, Pull]:
+    """Return the cosines (B, K) of unit vectors (B, D) and the prototypes at `nodes`: (K,), or (B, K) per image.
+
+    Products are those with the drawn nodes or with all of a level, whichever are fewer.
     """
-    few, alike = nodes.shape[-1] < len(prototypes), nodes.ndim == 1
-    rows = (prototypes.index_select(0, nodes) if few and alike else prototypes).to(z.dtype)
-    where = nodes.expand(len(z), -1)
-    products = z @ rows.T
-    halves, inside = _halves(products.gather(1, where) if few and not alike else products)
-    logs = inside.log()
-
-    def spread(slope: Tensor) -> Tensor:
-        return slope.new_zeros(len(z), len(prototypes)).scatter_add_(1, where, slope)
+    if nodes.ndim == 1 and len(nodes) < len(prototypes):
+        rows = prototypes.index_select(0, nodes).to(unit.dtype)
+        return unit @ rows.T, lambda slope: slope @ rows
+    rows, where = prototypes.to(unit.dtype), nodes.expand(len(unit), -1)
 
     def pull(slope: Tensor) -> Tensor:
-        slope = ((slope if few else spread(slope)) / inside).masked_fill_(inside != halves, 0)
-        return (spread(slope) if few and not alike else slope) @ rows
+        return slope.new_zeros(len(unit), len(rows)).scatter_add_(1, where, slope) @ rows
 
-    return logs if few else logs.gather(1, where), pull
+    return (unit @ rows.T).gather(1, where), pull
 
 
 def _unit(z: Tensor) -> tuple[Tensor, Pull]:
