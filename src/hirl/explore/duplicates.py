@@ -74,20 +74,13 @@ def check_threshold(threshold: float) -> None:
         raise ValueError(f"threshold is {threshold}, but must be a cosine, between -1 and 1")
 
 
-<<<<<<< HEAD
 def find_duplicates(
     collection: Collection, threshold: float | None, *, progress: Progress = no_progress
 ) -> list[Copies]:
-    """Groups of copies, the largest first. Kept is an image in colour, then that with most pixels, bytes, or the first.
-
-    Every image of a group repeats the kept one itself, not only another copy. Without a threshold, features are not
-    compared.
-=======
-def find_duplicates(collection: Collection, threshold: float, *, progress: Progress = no_progress) -> list[Copies]:
     """Groups of copies, the largest first. Each keeps an image in colour if any, then of most pixels, then most bytes.
 
-    Every image of a group is a copy of the kept one itself, not only of another copy.
->>>>>>> words
+    Every image of a group is a copy of the kept one itself, not only of another copy. Without a threshold, features are
+    not compared.
     """
     if threshold is not None:
         check_threshold(threshold)
@@ -195,15 +188,9 @@ def _pairs(features: Tensor, chosen: list[int], threshold: float, progress: Prog
         left, right = rows[near[:, 0] + start].tolist(), rows[near[:, 1] + start].tolist()
         pairs |= zip(zip(left, right, strict=True), values.tolist(), strict=True)
         if len(pairs) > MOST_PAIRS * len(unit):
-<<<<<<< HEAD
             raise Indistinct(
-                f"more than {MOST_PAIRS} images per image reach the threshold of {threshold:.4f}: the features do not "
-                "tell images from each other; give a higher --threshold or train longer"
-=======
-            raise ValueError(
                 f"on average more than {MOST_PAIRS} other images per image reach the threshold of {threshold:.4f}: the "
                 "features do not distinguish images; give a higher --threshold or train longer"
->>>>>>> words
             )
         progress("comparing features", min(start + step, len(unit)), len(unit))
     return pairs

@@ -95,8 +95,8 @@ def class_names(tree: PrototypeTree, features: Tensor, classifier: ImageNetClass
     """The class that a classifier predicts for a node's images; else a kind that its classes share; else two classes.
 
     Nodes whose images are on average unlike its training images get no name, since it may be confident all the same,
-    and no node gets one if most images are (docs/log.md, trial 42). Leaves get no name of two classes: two in three such
-    pairs were wrong (trial 41).
+    and no node gets one if most images are (docs/log.md, trial 42). Leaves get no name of two classes: two in three
+    such pairs were wrong (trial 41).
     """
     sums = torch.zeros(tree.levels[0], len(classifier.names))
     logits_and_lengths = torch.zeros(tree.levels[0], 2)
