@@ -32,7 +32,7 @@ LINES: dict[str, str] = {
     "pretrain": "needs the images",
     "pretrain --method MoCoV2": "needs the images",
     "pretrain {nothing} --method MoCoV2": "nothing",
-    "pretrain {bad} --method MoCoV2": "bad.yaml is not a set of images; pass a folder, a .npz or .parquet file",
+    "pretrain {bad} --method MoCoV2": "bad.yaml is not a set of images: pass a folder, a .npz or .parquet file",
     "pretrain cifar99 --method MoCoV2": "cifar99",
     "pretrain shapes-9 --method MoCoV2": "9",
     "pretrain shapes-x --method MoCoV2": "shapes-x",

@@ -364,7 +364,7 @@ def test_a_set_in_memory_knows_what_could_not_be_read(tmp_path: Path) -> None:
         (shown,) = EvaluationLoader(images, size=32)
         assert (~shown.readable).nonzero().flatten().tolist() == bad
     assert Loader(Subset(held, torch.tensor([5, 7])), VIEWS, batch_size=2).renderer._actual.tolist() == [1, 1]  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match="None of the 1 images can be read"):
+    with pytest.raises(ValueError, match="none of the 1 images can be read"):
         EvaluationLoader(Subset(held, torch.tensor([5])), size=32)
 
 

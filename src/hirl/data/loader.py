@@ -73,7 +73,7 @@ class _Batches:
         if self.workers and is_batched(renderer.images) and renderer.device.type != "cpu":
             raise ValueError(
                 f"workers is {workers}, but views of small images in memory are made on {renderer.device} itself: "
-                "use 0, or leave it out."
+                "use 0, or leave it out"
             )
         self._renderer = renderer
         self._tasks = _Tasks()
@@ -114,7 +114,7 @@ class _Batches:
 def check_workers(workers: int | None) -> None:
     """Raise a ValueError unless so many processes can read images; None is the default."""
     if workers is not None and workers < 0:
-        raise ValueError(f"workers is {workers}, but must be at least 0; leave it out for the default.")
+        raise ValueError(f"workers is {workers}, but must be at least 0: leave it out for the default")
 
 
 def default_workers(images: ImageSet) -> int:
@@ -127,9 +127,9 @@ def default_workers(images: ImageSet) -> int:
 
 def _check(images: ImageSet, rank: int, world_size: int) -> None:
     if len(images) == 0:
-        raise ValueError(f"{images.name} has no images, but a loader needs at least one.")
+        raise ValueError(f"{images.name} has no images, but a loader needs at least one")
     if not 0 <= rank < world_size:
-        raise ValueError(f"rank is {rank} of world_size {world_size}, but must be at least 0 and below world_size.")
+        raise ValueError(f"rank is {rank} of world_size {world_size}, but must be at least 0 and below world_size")
 
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -155,9 +155,9 @@ def normalisation(
     chosen = Normalisation(own.mean if mean is None else mean, own.std if std is None else std)
     for name, values in (("mean", chosen.mean), ("std", chosen.std)):
         if len(values) != images.channels:
-            raise ValueError(f"{name} has {len(values)} values, but {images.name} has {images.channels} channels.")
+            raise ValueError(f"{name} has {len(values)} values, but {images.name} has {images.channels} channels")
     if min(chosen.std) <= 0:
-        raise ValueError(f"std is {chosen.std}, but must be above 0 in every channel.")
+        raise ValueError(f"std is {chosen.std}, but must be above 0 in every channel")
     return chosen
 
 
@@ -185,15 +185,15 @@ class Loader(_Batches):
         """`batch_size` is the global one, over all ranks."""
         _check(images, rank, world_size)
         if not views:
-            raise ValueError("views is empty, but a loader needs at least one view.")
+            raise ValueError("views is empty, but a loader needs at least one view")
         if batch_size < 1 or batch_size % world_size:
             raise ValueError(
-                f"batch_size is {batch_size}, but must be at least 1 and a multiple of world_size, {world_size}."
+                f"batch_size is {batch_size}, but must be at least 1 and a multiple of world_size, {world_size}"
             )
         if drop_last and batch_size > len(images):
             raise ValueError(
                 f"batch_size is {batch_size}, but {images.name} has only {len(images)} images: "
-                "choose a smaller one, or drop_last=False."
+                "choose a smaller one, or drop_last=False"
             )
         self.normalisation = normalisation(images, mean, std)
         self.batch_size, self.seed, self.shuffle, self.drop_last = batch_size, seed, shuffle, drop_last
@@ -209,8 +209,8 @@ class Loader(_Batches):
         """Set the epoch and the first batch of the next iteration, independently of earlier ones."""
         if epoch < 0 or not 0 <= start_batch <= len(self):
             raise ValueError(
-                f"epoch is {epoch} and start_batch {start_batch}, but they must be at least 0, and start_batch at "
-                f"most the number of batches, {len(self)}."
+                f"epoch is {epoch} and start_batch {start_batch}, but both must be at least 0, and start_batch at most the "
+                f"number of batches, {len(self)}"
             )
         self.epoch = epoch
         self.start_batch = start_batch
@@ -259,12 +259,12 @@ class EvaluationLoader(_Batches):
         if batch_size is None:
             batch_size = 256 if torch.device(device).type != "cpu" else max(1, min(256, CPU_PIXELS // size**2))
         if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}, but must be at least 1.")
+            raise ValueError(f"batch_size is {batch_size}, but must be at least 1")
         before = resize if resize is not None else resized_side(size)
         if not 1 <= size <= before:
-            raise ValueError(f"size is {size} and resize {before}, but size must be at least 1 and at most resize.")
+            raise ValueError(f"size is {size} and resize {before}, but size must be at least 1 and at most resize")
         if interpolation not in ("bilinear", "bicubic"):
-            raise ValueError(f"interpolation is {interpolation!r}, but must be one of 'bilinear', 'bicubic'.")
+            raise ValueError(f"interpolation is {interpolation!r}, but must be one of 'bilinear', 'bicubic'")
         self.normalisation = normalisation(images, mean, std)
         self.batch_size = batch_size
         self.indices = np.arange(rank, len(images), world_size)
