@@ -161,7 +161,9 @@ def masked_tokens(backbone: nn.Module, images: Tensor, hidden: Tensor, mask_toke
     vit: Any = backbone
     patches = vit.patch_embed(images)  # (B, h, w, width); (B, T, width) if the image size is fixed
     if hidden.numel() != patches[..., 0].numel():
-        raise ValueError(f"a mask is {tuple(hidden.shape)}, but must have a value for each patch of {tuple(images.shape)}")
+        raise ValueError(
+            f"a mask is {tuple(hidden.shape)}, but must have a value for each patch of {tuple(images.shape)}"
+        )
     masked = torch.where(hidden.view(*patches.shape[:-1], 1), mask_token.to(patches.dtype), patches)
     features = vit.norm(vit.blocks(vit.norm_pre(vit.patch_drop(vit._pos_embed(masked)))))
     return _pooled_and_patches(backbone, features)

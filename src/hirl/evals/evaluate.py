@@ -16,6 +16,7 @@ import torch
 from hirl import evals, ranks
 from hirl.data.sources.identity import is_identified
 from hirl.data.sources.image_set import ImageSet, Subset
+from hirl.data.views.view import check_interpolation
 from hirl.encoders.backbones import feature_maps
 from hirl.evals.base import Evaluation, Part, Result, Subject
 from hirl.evals.labels import check_labels
@@ -122,8 +123,8 @@ def evaluate(
     request = request_images(encoder, data, test_data=test_data, split=split, test_split=test_split, channels=channels)
     folder = _results_folder(encoder.run, out)
     features = FeatureCache(_cache_folder(encoder.run, cache))
-    if interpolation not in (None, "bilinear", "bicubic"):
-        raise ValueError(f"interpolation is {interpolation!r}, but must be 'bilinear' or 'bicubic'")
+    if interpolation is not None:
+        check_interpolation("interpolation", interpolation)
     facts = Facts() if encoder.run is None else method_facts(encoder.run, method)
     resize = interpolation or (facts.interpolation if encoder.format is None else encoder.format.interpolation)
     where = find_device(device)

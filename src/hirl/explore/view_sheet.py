@@ -13,7 +13,8 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.skipped import Skipped
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
-from hirl.data.views.render import Batch, Normalisation, ViewRenderer
+from hirl.data.views.normalisation import Normalisation
+from hirl.data.views.render import Batch, ViewRenderer
 
 _PAPER, _INK, _FAINT = (250, 249, 246), (38, 40, 46), (128, 130, 138)
 _HIDDEN = (226, 224, 217)  # a masked patch
@@ -88,10 +89,10 @@ def _rendered(
     """The views of these images in [0, 1], without the loader's normalisation."""
     plain = Normalisation((0.0,) * images.channels, (1.0,) * images.channels)
     renderer = ViewRenderer(images, views, seed=seed, normalisation=plain, device=torch.device("cpu"), strict=False)
-    piece = renderer.begin(indices, epoch)
+    piece = renderer.render_in_worker(indices, epoch)
     for bad in piece.bad:
         skipped.add(bad)
-    return renderer.finish(piece, epoch)
+    return renderer.finish_on_device(piece, epoch)
 
 
 def _labels(views: tuple[View, ...]) -> list[str]:

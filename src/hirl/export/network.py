@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hirl.data.loader import default_normalisation, resized_side
-from hirl.data.views.render import Normalisation
+from hirl.data.loader import resized_side
+from hirl.data.views.normalisation import Normalisation, default_normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
 from hirl.encoders.weights_source import Interpolation

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl import ranks
-from hirl.data.loader import EvaluationLoader, check_workers, normalisation
+from hirl.data.loader import EvaluationLoader, check_workers
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.views.render import Normalisation
+from hirl.data.views.normalisation import Normalisation, choose_normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
 from hirl.encoders.weights_source import Interpolation
@@ -84,7 +84,7 @@ def preprocessing_for(
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size is {image_size}, but must be at least 1; leave it out for the default")
     size = image_size or encoder.size_for(images.default_size)
-    normal = normalisation(images, encoder.mean or _tuple(mean), encoder.std or _tuple(std))
+    normal = choose_normalisation(images, encoder.mean or _tuple(mean), encoder.std or _tuple(std))
     form = encoder.format
     resize = interpolation or ("bilinear" if form is None else form.interpolation)
     return Preprocessing(size, normal, device, workers, resize, None if form is None else form.crop)

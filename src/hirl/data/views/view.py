@@ -15,6 +15,12 @@ def check_probability(name: str, value: float) -> None:
         raise ValueError(f"{name} is {value}, but a probability must be between 0 and 1")
 
 
+def check_interpolation(name: str, value: str) -> None:
+    """Raise ValueError unless `value`, called `name`, is a way to resize."""
+    if value not in ("bilinear", "bicubic"):
+        raise ValueError(f"{name} is {value!r}, but must be 'bilinear' or 'bicubic'")
+
+
 def _check_range(name: str, bounds: tuple[float, float], *, above: float, upto: float) -> None:
     if len(bounds) != 2 or not above < bounds[0] <= bounds[1] <= upto:
         raise ValueError(f"{name} is {bounds}, but must be (low, high) with {above} < low <= high <= {upto}")
@@ -72,14 +78,11 @@ class View:
             raise ValueError(f"View.size is {self.size}, but must be at least 1 pixel")
         _check_range("View.scale", self.scale, above=0.0, upto=1.0)
         _check_range("View.ratio", self.ratio, above=0.0, upto=float("inf"))
-        if self.interpolation not in ("bilinear", "bicubic"):
-            raise ValueError(f"View.interpolation is {self.interpolation!r}, but must be one of 'bilinear', 'bicubic'")
+        check_interpolation("View.interpolation", self.interpolation)
         for name in ("flip", "grey", "solarise"):
             check_probability(f"View.{name}", getattr(self, name))
         if self.mask is not None and self.size % self.mask.patch:
-            raise ValueError(
-                f"View.size is {self.size}, but must be a multiple of the mask's patch, {self.mask.patch}"
-            )
+            raise ValueError(f"View.size is {self.size}, but must be a multiple of the mask's patch, {self.mask.patch}")
 
 
 def pair(first: View, second: View | None = None) -> tuple[View, View]:
