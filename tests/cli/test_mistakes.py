@@ -263,7 +263,7 @@ LINES: dict[str, str] = {
     "search {features} {flat}/0.png": "a file of features cannot be searched",
     "sample {run} --size 0": "--size is 0",
     "sample {run} --pick best": "one of typical, spread, unsure",
-    "sample {run} --out s.doc": "one of .txt, .csv, .json, .parquet, not 's.doc'",
+    "sample {run} --out s.doc": "'s.doc', but must end in one of .txt, .csv, .json, .parquet",
     "sample {run} --tree {features}": "features.npy' is not a prototype tree",
     "sample {run} --device gpu": "device is 'gpu', but must be one that is here: cpu",
     "duplicates {run} --threshold 2": "threshold is 2.0, but must be a cosine, between -1 and 1",

@@ -40,7 +40,7 @@ def add_task_options(parser: Parser, default: Sequence[str]) -> None:
                     "add the task, or leave the option out"
                 )
 
-    parser.adapt = check
+    parser.post_process = check
 
 
 def run_evaluate(config: Namespace) -> None:

@@ -17,13 +17,13 @@ def pretrain_options(parser: Parser) -> None:
     parser.add_config_options(pretrain, positional="data")
     has_arguments = any(name.startswith("method.") for name in parser.line.options)
 
-    def adapt(recipe: Mapping[str, Any], values: Namespace) -> None:
+    def post_process(recipe: Mapping[str, Any], values: Namespace) -> None:
         if values.method is not None and not has_arguments and not any(name.startswith("method.") for name in recipe):
             values.method = type(values.method)  # the class only: its arguments are chosen for the images
         if not leave_start_open(recipe, values, parser):
             scale_start(recipe, values)
 
-    parser.adapt = adapt
+    parser.post_process = post_process
 
 
 def leave_start_open(recipe: Mapping[str, Any], values: Namespace, parser: Parser) -> bool:

@@ -13,7 +13,7 @@ def tune_options(parser: Parser) -> None:
     from hirl.studies.tune import tune
 
     parser.add_config_options(tune, positional="data")
-    parser.adapt = scale_start
+    parser.post_process = scale_start
 
 
 def run_tune(config: Namespace) -> None:
