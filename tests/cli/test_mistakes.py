@@ -256,7 +256,7 @@ LINES: dict[str, str] = {
     "tree {run} --tree {nothing}": "nothing",
     "tree {run} --names {nothing}": "is not found, but must be a file of node names",
     "tree {run} --node 1-1": "--node is 1-1, but is only for a figure",
-    "tree {run} --figure f.doc": "one of .png, .svg, .pdf, not to 'f.doc'",
+    "tree {run} --figure f.doc": "'f.doc', but must end in one of .png, .svg, .pdf",
     "tree {flat} --encoder random:resnet10t --levels 100 3": "levels (100, 3) ask for 100 clusters of only 6 rows",
     "tree {flat} --encoder nonsense": "there is no run folder or file 'nonsense' here",
     "search {run} {nothing}": "there is no image",

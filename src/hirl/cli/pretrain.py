@@ -11,7 +11,7 @@ from hirl.cli.command import Command
 from hirl.config.parser import Parser
 
 
-def pretrain_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     from hirl.train.pretrain import pretrain
 
     parser.add_config_options(pretrain, positional="data")
@@ -52,7 +52,7 @@ def scale_start(recipe: Mapping[str, Any], values: Namespace) -> None:
         print(f"The first tree is built after epoch {scaled} of {values.epochs}; in the recipe {start} of {epochs}")
 
 
-def run_pretrain(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     from hirl.train.pretrain import pretrain
 
     check_data(config, "pretrain")
@@ -64,4 +64,4 @@ def check_data(config: Namespace, command: str) -> None:
         raise ValueError(f"{command} needs the images to train on: hirl {command} FOLDER")
 
 
-PRETRAIN = Command("pretrain", "learn a hierarchical representation from images", pretrain_options, run_pretrain)
+PRETRAIN = Command("pretrain", "learn a hierarchical representation from images", options, run)
