@@ -27,7 +27,7 @@ from hirl.features.forward_pass import forward_pass
 from hirl.features.open_encoder import Encoder
 from hirl.features.view_cache import CachedViews, PlainFeatures, cached_views
 from hirl.methods.base import Method
-from hirl.processes import by_the_first
+from hirl.processes import run_on_first
 from hirl.runs.representations import Trained
 from hirl.terminal.progress import Progress, no_progress
 
@@ -188,7 +188,7 @@ class Extractor:
             if resized.crop is not None:
                 key["crop"] = resized.crop
             world = ranks.world()
-            known = world.size > 1 and by_the_first(lambda: cache.find(kind, key) is not None)
+            known = world.size > 1 and run_on_first(lambda: cache.find(kind, key) is not None)
             if world.rank == 0:
                 self._computed[kind, images] = cache.get_or_compute(kind, key, compute)
             elif known:  # the first process reads them
