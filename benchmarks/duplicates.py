@@ -20,7 +20,8 @@ from PIL import Image
 
 from hirl.data import open_images
 from hirl.explore.collection import open_collection
-from hirl.explore.duplicates import find_duplicates, measure_threshold
+from hirl.explore.copy_threshold import measure_threshold
+from hirl.explore.duplicates import find_duplicates
 
 KINDS = ("copies", "re-encoded", "cropped")
 EACH = 10

@@ -18,9 +18,8 @@ from torch import Tensor
 import hirl
 from benchmarks.measure import peak_mebibytes, seconds
 from hirl.data import Shapes
-from hirl.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from hirl.data.sources.arrays import ArrayImages
-from hirl.data.views.render import Normalisation
+from hirl.data.views.normalisation import IMAGENET_MEAN, IMAGENET_STD, Normalisation
 from hirl.evals import KNN, Clustering, TreeAgreement
 from hirl.evals.base import Evaluation, Subject
 from hirl.metrics.knn import KS, TEMPERATURE, knn_accuracy

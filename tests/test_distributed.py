@@ -15,14 +15,14 @@ from .forked import Forked, free_port, wait_for_all
 WORK = """
 import json, sys, torch
 from pathlib import Path
-from hirl.processes import by_the_first, is_first, launch, started
+from hirl.processes import run_on_first, is_first, launch, process_count
 from hirl.ranks import world
 
 fabric = launch("cpu", devices=int(sys.argv[1]))
 again = launch("cpu", precision="bf16-mixed")  # joins the processes that are there
 mine, rank = torch.arange(6).view(3, 2).T + 10.0 * world().rank, world().rank  # not contiguous
 found = {
-    "processes": [fabric.world_size, again.world_size, started(), world().size, rank, int(is_first())],
+    "processes": [fabric.world_size, again.world_size, process_count(), world().size, rank, int(is_first())],
     "joined": world().joined(mine).tolist(),
     "first": world().first(mine).tolist(),
     "sum": world().sum(mine).tolist(),
@@ -30,7 +30,7 @@ found = {
     "max": world().max(mine.int()).tolist(),
     "share": world().share(torch.arange(4)).tolist(),
     "objects": world().objects({"rank": rank}),
-    "of_the_first": by_the_first(lambda: rank),
+    "of_the_first": run_on_first(lambda: rank),
     "unchanged": bool((mine == torch.arange(6).view(3, 2).T + 10.0 * rank).all()),
 }
 Path(f"rank{rank}.json").write_text(json.dumps(found))

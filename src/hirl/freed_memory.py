@@ -1,4 +1,4 @@
-"""Freed memory is kept for the next tensors: on a CPU, half of the time of a pass went into getting it anew.
+"""Freed memory is kept for the next tensors: on a CPU, re-acquiring it took half the time of a forward pass.
 
 By default, the C library on Linux returns large freed blocks to the system at once. The next tensor of that size then
 gets pages that the system has to clear first, one by one, in every layer of a network.

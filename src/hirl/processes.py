@@ -69,7 +69,7 @@ def launch(
     return fabric
 
 
-def started() -> int:
+def process_count() -> int:
     """How many processes run this command already, started by torchrun, by srun or by `launch`."""
     everyone = ranks.world()
     if everyone.size > 1:
@@ -85,8 +85,8 @@ def is_first() -> bool:
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
-def by_the_first(compute: Callable[[], T]) -> T:
-    """What `compute` gives on the first process, on all of them; its ValueError is raised on all of them too."""
+def run_on_first(compute: Callable[[], T]) -> T:
+    """Run `compute` on the first process; return its result, or raise its ValueError, on all."""
     everyone = ranks.world()
     if everyone.size == 1:
         return compute()
@@ -109,7 +109,7 @@ def notice_lost_processes() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        total, rank = started(), os.environ.get("RANK", os.environ.get("SLURM_PROCID", ranks.world().rank))
+        total, rank = process_count(), os.environ.get("RANK", os.environ.get("SLURM_PROCID", ranks.world().rank))
         if total == 1 or not (isinstance(error, dist.DistError) or _LOST.search(str(error))):
             raise
         raise LostProcess(
@@ -122,7 +122,7 @@ def _counts(devices: int | Literal["auto"], nodes: int, *, gpus: int) -> tuple[i
     """Processes per machine, and machines."""
     if devices != "auto" and devices < 1:
         raise ValueError(f"devices is {devices}, but must be at least 1")
-    total, variables = started(), os.environ
+    total, variables = process_count(), os.environ
     if total == 1 and "LOCAL_WORLD_SIZE" not in variables:
         return max(1, gpus) if devices == "auto" else devices, nodes
     if "LOCAL_WORLD_SIZE" in variables:  # by torchrun

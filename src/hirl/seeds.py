@@ -24,7 +24,7 @@ class Stream(enum.IntEnum):
     NEGATIVES = 3
     KMEANS = 4
 
-    # An evaluation, whose seed is another than the run's or draws something else from the same number
+    # An evaluation: its seed differs from the run's, or its draws are unrelated
     CLASSIFIER = 0
     DETECTION_ORDER = 10
     DETECTION_VIEW = 11
@@ -46,7 +46,7 @@ class RegionStream(enum.IntEnum):
 # `hirl.data.views.draws` hashes (seed, epoch, view, sample, slot). Beside the epochs and views that there are:
 ORDER_VIEW = 1 << 32  # the order of an epoch
 CACHED_VIEW = (1 << 32) + 1  # which of an image's cached views an epoch draws
-PARTNER_VIEW = (1 << 32) + 2  # whether an image's views are joined by those of another, and of which
+PARTNER_VIEW = (1 << 32) + 2  # whether, and from which partner, an image gets other views
 SAMPLING_EPOCH = 1 << 40  # which labelled images an evaluation learns from
 # Slots of a view
 CROP_SLOTS = range(23)  # ten areas, ten ratios, top, left, flip

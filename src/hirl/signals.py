@@ -53,7 +53,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 def shielded(loader: DataLoader[T]) -> Iterator[T]:
-    """Iterate over a loader whose workers ignore stop signals: the process they read for decides when it has enough."""
+    """Iterate over a loader whose workers ignore stop signals: the parent decides when they stop."""
     loader.worker_init_fn = _obey_parent
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)  # workers inherit it from their first moment on
     try:

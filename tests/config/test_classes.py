@@ -34,7 +34,7 @@ def test_a_builder_goes_by_its_name() -> None:
             "no.such.Method",
             "there is no method 'no.such.Method': No module named 'no'; PYTHONPATH must name the folder of your module",
         ),
-        ("hirl.Hierarchy", "'hirl.Hierarchy' is not a method: it must be a subclass of hirl.methods.base.Method"),
+        ("hirl.Hierarchy", "'hirl.Hierarchy' is not a method, but must be a subclass of hirl.methods.base.Method"),
         ("hirl.methods.Method", "'hirl.methods.Method' is an abstract class: choose one of DINO"),
         ("os.path.join", "'os.path.join' is not a class but a function"),
         (".DINO", "there is no method '.DINO'"),

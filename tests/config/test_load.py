@@ -78,7 +78,7 @@ def test_a_default_object_gives_what_is_not_said() -> None:
         ({"shape": None}, "shape is null in 'a.yaml', but must be a Shape"),
         ({"shape": 3}, "shape is 3 in 'a.yaml', but must be a class with its class_path and init_args"),
         ({"shape": {"side": 3}}, "'a.yaml' gives shape no class_path: choose one of Frame, Square"),
-        ({"shape": {"class_path": 3}}, "shape in 'a.yaml' must have a text as its class_path"),
+        ({"shape": {"class_path": 3}}, "in 'a.yaml', but its class_path must be text"),
         ({"shape": {"class_path": "Square", "side": 3}}, "has class_path and init_args, but also 'side'"),
         ({"shape": "Circle"}, "there is no shape 'Circle': choose one of Frame, Square"),
         ({"shape": "Frame"}, "'a.yaml': the option shape.inner is missing: choose one of Frame, Square"),

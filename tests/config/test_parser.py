@@ -136,7 +136,7 @@ def test_a_method_of_ones_own_takes_the_arguments_of_a_recipe_that_names_it(own_
         ("photos/ --method DINO --metod.lr 3", "there is no option --metod.lr: did you mean --method.lr"),
         ("photos/ --method DINO --confg 3", "there is no option --confg: did you mean --config?"),
         ("photos/ --method DINO --xyz 3", "there is no option --xyz"),
-        ("photos/ more/ --method DINO", "the argument 'more/' is one too many"),
+        ("photos/ more/ --method DINO", "unexpected argument 'more/'"),
         ("photos/ --method DINO --epochs", "--epochs needs a value"),
         ("photos/ --method DINO --epochs many", "--epochs is many, but must be a whole number, or null"),
         ("photos/ --method DINO --seed null", "--seed is null, but must be a whole number"),

@@ -19,7 +19,7 @@ from hirl.hierarchy.builder import HierarchicalKMeans
         ("not: [a mapping", "is not a YAML file of options: "),
         ("- 3\n", "is not a YAML file of options: it holds a list"),
         ("just text", "is not a YAML file of options: it holds a str"),
-        ("on: 3\n", "is not a YAML file of options: the name True must be text"),
+        ("on: 3\n", "is not a YAML file of options: the name True is not text"),
         (b"\xff\xfe\x00", "is not a YAML file of options: "),
     ],
 )

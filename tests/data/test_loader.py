@@ -179,12 +179,12 @@ def test_colours_may_be_left_to_another_device(files: ImageSet) -> None:
         VIEWS,
         seed=0,
         normalisation=loader.normalisation,
-        device=torch.device("meta"),  # stands in for a GPU: only its not being the CPU matters to `begin`
+        device=torch.device("meta"),  # stands in for a GPU: only its not being the CPU matters to it
         strict=False,
     )
-    halves = [elsewhere.begin(indices.numpy(), 1) for indices in expected.index.split(4)]
+    halves = [elsewhere.render_in_worker(indices.numpy(), 1) for indices in expected.index.split(4)]
     assert all(group.dtype == torch.uint8 for half in halves for group in half.groups)
-    assert_same([renderer.finish(join(halves), 1)], [expected])
+    assert_same([renderer.finish_on_device(join(halves), 1)], [expected])
 
 
 class Work(TorchDispatchMode):
@@ -248,7 +248,7 @@ def test_crops_for_a_gpu_are_pinned(files: ImageSet, monkeypatch: pytest.MonkeyP
         return tensor
 
     monkeypatch.setattr(Tensor, "pin_memory", pin)
-    piece = Loader(files, VIEWS, batch_size=8, workers=0).renderer.begin(np.arange(4), 0)
+    piece = Loader(files, VIEWS, batch_size=8, workers=0).renderer.render_in_worker(np.arange(4), 0)
     elsewhere = torch.empty(2, 4, 3, 32, 32, device="meta")
     made = pin_memory(Piece(piece.index, [*piece.groups, elsewhere], piece.masks, []))
     assert [id(tensor) for tensor in pinned] == [id(group) for group in piece.groups]
@@ -274,7 +274,10 @@ def test_the_number_of_threads_is_left_as_it_was(memory: ImageSet) -> None:
 def test_what_workers_are_given_can_be_pickled(files: ImageSet) -> None:
     renderer = Loader(files, VIEWS, batch_size=8, workers=0).renderer
     copy = pickle.loads(pickle.dumps(renderer))
-    assert_same([copy.finish(copy.begin(np.arange(3), 0), 0)], [renderer.finish(renderer.begin(np.arange(3), 0), 0)])
+    assert_same(
+        [copy.finish_on_device(copy.render_in_worker(np.arange(3), 0), 0)],
+        [renderer.finish_on_device(renderer.render_in_worker(np.arange(3), 0), 0)],
+    )
 
 
 def test_one_channel() -> None:
@@ -364,7 +367,7 @@ def test_a_set_in_memory_knows_what_could_not_be_read(tmp_path: Path) -> None:
         (shown,) = EvaluationLoader(images, size=32)
         assert (~shown.readable).nonzero().flatten().tolist() == bad
     assert Loader(Subset(held, torch.tensor([5, 7])), VIEWS, batch_size=2).renderer._actual.tolist() == [1, 1]  # type: ignore[union-attr]
-    with pytest.raises(ValueError, match="None of the 1 images can be read"):
+    with pytest.raises(ValueError, match="none of the 1 images can be read"):
         EvaluationLoader(Subset(held, torch.tensor([5])), size=32)
 
 

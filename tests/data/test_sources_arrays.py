@@ -92,18 +92,18 @@ def test_labels_of_one_or_more_levels() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (np.zeros((2, 4, 4), dtype=np.float32), "type float32; they must be uint8"),
-        (torch.zeros(2, 4, 4, dtype=torch.int64), "type int64; they must be uint8"),
-        (np.zeros((4, 4), dtype=np.uint8), r"shape \(4, 4\); they must be"),
-        (np.zeros((2, 5, 6, 6), dtype=np.uint8), r"shape \(2, 5, 6, 6\); they must be"),
+        (np.zeros((2, 4, 4), dtype=np.float32), "type float32, but must be uint8"),
+        (torch.zeros(2, 4, 4, dtype=torch.int64), "type int64, but must be uint8"),
+        (np.zeros((4, 4), dtype=np.uint8), r"shape \(4, 4\), but must have"),
+        (np.zeros((2, 5, 6, 6), dtype=np.uint8), r"shape \(2, 5, 6, 6\), but must have"),
         (np.zeros((2, 3, 4, 3), dtype=np.uint8), "in one place"),
-        (np.zeros((0, 4, 4), dtype=np.uint8), "which is empty"),
-        ((np.zeros((2, 4, 4), dtype=np.uint8), [0]), "2 images but 1 labels"),
+        (np.zeros((0, 4, 4), dtype=np.uint8), "but must not be empty"),
+        ((np.zeros((2, 4, 4), dtype=np.uint8), [0]), "2 images and 1 labels"),
         ((np.zeros((2, 4, 4), dtype=np.uint8), [0.5, 1.0]), "must be integers or names"),
-        ((np.zeros((2, 4, 4), dtype=np.uint8), [0, -1]), "contain -1; class numbers start at 0"),
-        ((np.zeros((2, 4, 4), dtype=np.uint8), np.zeros((2, 1, 1), dtype=int)), r"must be \(N,\) or \(N, levels\)"),
-        ({"images": 1}, "A dict is not a source of images"),
-        (None, "A NoneType is not a source"),
+        ((np.zeros((2, 4, 4), dtype=np.uint8), [0, -1]), "contain -1, but must be at least 0"),
+        ((np.zeros((2, 4, 4), dtype=np.uint8), np.zeros((2, 1, 1), dtype=int)), r"must have \(N,\) or \(N, levels\)"),
+        ({"images": 1}, "is a dict, but must be a path"),
+        (None, "is a NoneType, but must be a path"),
     ],
 )
 def test_what_cannot_be_a_set_is_one_clear_sentence(source: Any, message: str) -> None:
@@ -146,16 +146,16 @@ class TestNpz:
         np.savez(tmp_path / "set.npz", **arrays)  # type: ignore[arg-type]
         assert len(open_images(tmp_path / "set.npz")) == 3
         assert len(open_images(tmp_path / "set.npz", split="val")) == 2
-        with pytest.raises(ValueError, match="no split 'extra'; choose one of 'test', 'train'"):
+        with pytest.raises(ValueError, match="no split 'extra': choose one of 'test', 'train'"):
             open_images(tmp_path / "set.npz", split="extra")
 
     def test_faults_are_named(self, tmp_path: Path) -> None:
         file = tmp_path / "set.npz"
         np.savez(file, weights=noise(3, 4, 4))
-        with pytest.raises(ValueError, match="holds 'weights'; its images must be named 'images'"):
+        with pytest.raises(ValueError, match="holds 'weights', but its images must be named 'images'"):
             open_images(file)
         np.savez(file, images=noise(3, 4, 4), labels=np.arange(2))
-        with pytest.raises(ValueError, match="3 images but 2 labels"):
+        with pytest.raises(ValueError, match="3 images and 2 labels"):
             open_images(file)
         np.savez(file, images=np.array([{}], dtype=object))
         with pytest.raises(ValueError, match=r"cannot be read as .npz: .*pickle"):

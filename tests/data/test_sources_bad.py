@@ -95,7 +95,7 @@ def test_a_set_with_no_readable_image_is_an_error(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / "set" / f"{number}.png").write_bytes(b"")
     images = open_images(tmp_path / "set")
-    with pytest.raises(ValueError, match="None of the 3 images"):
+    with pytest.raises(ValueError, match="none of the 3 images"):
         read_or_replace(images, 1, skipped=Skipped())
 
 

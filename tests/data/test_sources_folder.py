@@ -103,7 +103,7 @@ def test_folders_that_all_share_give_no_level(tmp_path: Path) -> None:
 def test_images_beside_class_folders_make_it_unlabelled_with_a_word(tmp_path: Path) -> None:
     root = images_at(tmp_path / "set", ["1.png", "a/1.png", "b/1.png"])
     with pytest.warns(
-        UserWarning, match=r"images beside its class folders, .* unlabelled; move them into a class folder"
+        UserWarning, match=r"images beside its class folders, .* unlabelled: move them into a class folder"
     ):
         assert open_images(root).labels is None
     assert len(open_images(root, labelled=False)) == 3
@@ -120,7 +120,7 @@ def test_splits_share_their_classes(tmp_path: Path) -> None:
     assert val.labels is not None
     assert val.labels.tolist() == [[1]]
     assert val.name.endswith("set/val")
-    with pytest.raises(ValueError, match=r"no split 'test'; choose one of 'train', 'val'"):
+    with pytest.raises(ValueError, match=r"no split 'test': choose one of 'train', 'val'"):
         open_images(root, split="test")
 
 
@@ -307,5 +307,5 @@ def test_a_list_of_images_does_not_lead_out_of_the_folder(path: str, tmp_path: P
     escape = path.format(str(tmp_path).lstrip("/"))
     for text in (f"{escape} 0\n", f"/a/s.png 0\n{escape} 0\n"):
         lists.write_text(text)
-        with pytest.raises(ValueError, match="it must be a path below the folder and a class number"):
+        with pytest.raises(ValueError, match="but must be a path below the folder and a class number"):
             open_images(tmp_path / "inside")

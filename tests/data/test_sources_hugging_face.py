@@ -75,7 +75,7 @@ def test_splits_of_a_dict() -> None:
     both = datasets.DatasetDict({"train": dataset(), "validation": dataset(2)})
     assert len(open_images(both)) == 4
     assert len(open_images(both, split="val")) == 2
-    with pytest.raises(ValueError, match="no split 'test'; choose one of 'train', 'validation'"):
+    with pytest.raises(ValueError, match="no split 'test': choose one of 'train', 'validation'"):
         open_images(both, split="test")
 
 
@@ -108,11 +108,11 @@ def test_bad_rows(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_a_set_is_one_clear_sentence() -> None:
-    with pytest.raises(ValueError, match="no image column among 'x'; it must have exactly one"):
+    with pytest.raises(ValueError, match="no image column among 'x', but must have exactly one"):
         open_images(datasets.Dataset.from_dict({"x": [1, 2]}))
     with pytest.raises(ValueError, match="has no rows"):
         open_images(dataset().select([]))
-    with pytest.raises(ValueError, match="IterableDataset has no index"):
+    with pytest.raises(ValueError, match="IterableDataset, which has no index"):
         open_images(dataset().to_iterable_dataset())
 
 

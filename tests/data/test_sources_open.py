@@ -22,14 +22,14 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_empty_folder(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    with pytest.raises(ValueError, match=r"There is no image in the folder .*set\.$"):
+    with pytest.raises(ValueError, match=r"there is no image in the folder .*set$"):
         open_images(tmp_path / "set")
 
 
 def test_a_folder_without_an_image(tmp_path: Path) -> None:
     (tmp_path / "set" / "a").mkdir(parents=True)
     (tmp_path / "set" / "a" / "notes.txt").write_text("x")
-    with pytest.raises(ValueError, match="There is no image in the folder"):
+    with pytest.raises(ValueError, match="there is no image in the folder"):
         open_images(tmp_path / "set")
 
 
@@ -51,7 +51,7 @@ def test_a_missing_path(tmp_path: Path) -> None:
 def test_a_file_that_is_no_set(tmp_path: Path) -> None:
     Image.new("RGB", (4, 4)).save(tmp_path / "one.png")
     with pytest.raises(
-        ValueError, match=r"one\.png is not a set of images; pass a folder, a \.npz or \.parquet file, or"
+        ValueError, match=r"one\.png is not a set of images: pass a folder, a \.npz or \.parquet file, or"
     ):
         open_images(tmp_path / "one.png")
 

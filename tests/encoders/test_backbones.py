@@ -104,7 +104,7 @@ def test_hidden_patches_of_other_sizes_and_wrong_masks() -> None:
     images, token = torch.randn(1, 3, 48, 48), torch.zeros(1, 32)
     assert masked_tokens(backbone, images, torch.ones(1, 6, 6, dtype=torch.bool), token)[1].shape == (1, 36, 32)
     with pytest.raises(
-        ValueError, match=r"a mask is \(1, 4, 4\), but needs a value for each patch of \(1, 3, 48, 48\)"
+        ValueError, match=r"a mask is \(1, 4, 4\), but must have a value for each patch of \(1, 3, 48, 48\)"
     ):
         masked_tokens(backbone, images, torch.ones(1, 4, 4, dtype=torch.bool), token)
     with pytest.raises(ValueError, match="ResNet has no patches to hide: choose a plain vision transformer"):

@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from hirl.data.loader import EvaluationLoader, normalisation
+from hirl.data.loader import EvaluationLoader
 from hirl.data.sources.arrays import ArrayImages
 from hirl.data.sources.image_set import ImageSet
+from hirl.data.views.normalisation import choose_normalisation
 from hirl.encoders.backbones import make_backbone
 from hirl.evals.base import Part, Subject
 
@@ -60,7 +61,7 @@ def coloured_subject() -> Callable[..., Subject]:
             "name": kind,
             "encoder": encoder,
             "image_size": SIZE,
-            "normalisation": normalisation(parts["train"]),
+            "normalisation": choose_normalisation(parts["train"]),
             "features": features,
             "parts": parts,
         }

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import hirl
 from hirl.data import open_images
-from hirl.data.loader import IMAGENET_MEAN, IMAGENET_STD
+from hirl.data.views.normalisation import IMAGENET_MEAN, IMAGENET_STD
 from hirl.encoders.backbones import make_backbone
 from hirl.encoders.encoder_file import save_encoder
 from hirl.evals import KNN, Clustering, TreeAgreement

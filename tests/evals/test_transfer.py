@@ -52,7 +52,7 @@ def test_a_broken_list_is_reported(places: Path) -> None:
     lists = {"train": places / "train_places205.csv"}
     with lists["train"].open("a") as file:
         file.write("../secret.jpg 0\n")
-    with pytest.raises(ValueError, match=r"Line 16 of .*train_places205.csv is '../secret.jpg 0'; it must be a path"):
+    with pytest.raises(ValueError, match=r"line 16 of .*train_places205.csv is '../secret.jpg 0', but must be a path"):
         open_listed(places, lists, split="train", channels=3)
     lists["train"].write_text("z/zoo/1.jpg 0\n")
     with pytest.raises(ValueError, match=r"z/zoo/1.jpg, the first image listed for .*, is neither there nor in"):

@@ -13,7 +13,8 @@ from PIL import Image, ImageEnhance
 from hirl import Run
 from hirl.data import Shapes
 from hirl.explore.collection import open_collection
-from hirl.explore.duplicates import Copies, find_duplicates, measure_threshold
+from hirl.explore.copy_threshold import measure_threshold
+from hirl.explore.duplicates import DuplicateGroup, find_duplicates
 
 COUNT = 30
 
@@ -39,7 +40,7 @@ def pictures(tmp_path: Path) -> Path:
     return folder
 
 
-def names(found: list[Copies], paths: list[str]) -> dict[str, list[tuple[str, str]]]:
+def names(found: list[DuplicateGroup], paths: list[str]) -> dict[str, list[tuple[str, str]]]:
     def name(image: int) -> str:
         return Path(paths[image]).name
 

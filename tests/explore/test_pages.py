@@ -306,7 +306,7 @@ def test_names_are_kept_exported_and_imported(
     with opened(tree_page, f"#node=2-{top}") as page:  # a fresh profile: nothing is kept from before
         assert page.locator("h1").inner_text() != given
         for file, notice, heading in (
-            ("other.json", "but must be of this one", None),
+            ("other.json", "another tree", None),
             ("broken.json", "There are no names", None),
             ("names.json", "imported", given),
             ("names.csv", "1 name imported", 'of a spread "sheet"'),

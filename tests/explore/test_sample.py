@@ -15,7 +15,7 @@ from hirl import PrototypeTree
 from hirl.cli.main import main
 from hirl.explore import duplicates
 from hirl.explore.collection import Collection, open_collection
-from hirl.explore.sample import PICKS, different_images, equal_shares, leaf_shares, sample_images
+from hirl.explore.sample import PICKS, equal_shares, leaf_shares, sample_images, without_copies
 
 
 def test_shares_are_as_equal_as_sizes_allow() -> None:
@@ -146,8 +146,8 @@ def test_copies_are_those_that_duplicates_finds(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     collection_of_textures(tmp_path, COPIES)
     embedded = open_collection(tmp_path / "photos", levels=(4, 2), quiet=True)
-    kept = {Path(embedded.images.path(image)).name[:2] for image in different_images(embedded)[0].tolist()}
-    assert len(different_images(embedded)[0]) == len(kept) == PICTURES
+    kept = {Path(embedded.images.path(image)).name[:2] for image in without_copies(embedded)[0].tolist()}
+    assert len(without_copies(embedded)[0]) == len(kept) == PICTURES
 
 
 def test_mistakes(collection: Collection) -> None:

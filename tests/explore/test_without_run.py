@@ -92,7 +92,7 @@ def test_features_in_a_file_find_their_images_from_elsewhere(
             "'runs/none' is not found, but must be a run folder, a folder of images or a file of features",
         ),
         (("tree", "nothing"), "'nothing' is neither a path nor the name of a data set"),
-        (("tree", "empty"), "There is no image in the folder empty"),
+        (("tree", "empty"), "there is no image in the folder empty"),
         (
             ("search", "resnet18", "q.png"),
             "'resnet18' is an encoder, but must be images: name them, and add --encoder resnet18",

@@ -13,12 +13,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from hirl.data import Shapes, open_images, open_in_memory
-from hirl.data.loader import EvaluationLoader, normalisation
+from hirl.data.loader import EvaluationLoader
 from hirl.data.sources import identity
 from hirl.data.sources.decode import DECODING
 from hirl.data.sources.identity import image_identity
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.views.render import Normalisation
+from hirl.data.views.normalisation import Normalisation, choose_normalisation
 from hirl.features import feature_cache
 from hirl.features.extractor import Extractor, Preprocessing, extract_features
 from hirl.features.feature_cache import FeatureCache
@@ -89,7 +89,7 @@ def test_a_change_of_anything_they_depend_on_computes_them_again(shapes: Shapes,
         (relabelled, PLAIN, "a"),
         (Shapes(images=300, size=16, split="val", cache=False), PLAIN, "a"),
         (shapes, Preprocessing(8, PLAIN.normalisation), "a"),
-        (shapes, Preprocessing(16, normalisation(shapes)), "a"),
+        (shapes, Preprocessing(16, choose_normalisation(shapes)), "a"),
         (shapes, PLAIN, "b"),
     ]
     for place, (images, preprocessing, sha256) in enumerate(others):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hirl.data import open_images
-from hirl.data.loader import normalisation
+from hirl.data.views.normalisation import choose_normalisation
 from hirl.evals import KNN, TreeAgreement
 from hirl.features.extractor import Preprocessing, extract_features
 from hirl.methods import MoCoV2
@@ -30,7 +30,7 @@ def test_representations_are_what_training_would_make_of_the_images(runs: dict[s
     for arm, count in (("hirl", 3), ("base", 1)):
         run = runs[arm]
         found = extract_features(
-            load_trained(run), images, Preprocessing(16, normalisation(images)), task="z", progress=no_progress
+            load_trained(run), images, Preprocessing(16, choose_normalisation(images)), task="z", progress=no_progress
         ).rows
         assert found.shape == (144, count, 16)
         state = load_checkpoint(run.checkpoint_file)["joint"]

@@ -20,7 +20,7 @@ BUSY = 0.5  # load per core above which other processes would slow down the meas
 VARIANT = 0.4  # of --seconds, for each variant of the fastest recipe
 
 
-def bench_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     about = "Images to train on: a folder, or anything else that `hirl pretrain` takes; by default the built-in shapes."
     parser.add_argument("data", nargs="?", default="shapes", help=about)
     about = "Recipes to measure, by name or file; by default all of small/."
@@ -31,7 +31,7 @@ def bench_options(parser: Parser) -> None:
     parser.add_argument("--workers", type=NonNegativeInt, help=about)
 
 
-def run_bench(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     import torch
 
     from hirl.data import in_memory, open_images
@@ -93,4 +93,4 @@ def _fitted(name: str, images: ImageSet, workers: int | None) -> TimedRecipe:
     )
 
 
-BENCH = Command("bench", "measure how fast this machine trains, and what would speed it up", bench_options, run_bench)
+BENCH = Command("bench", "measure how fast this machine trains, and what would speed it up", options, run)

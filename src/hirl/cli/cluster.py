@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SUFFIX = ".safetensors"
 
 
-def cluster_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     from hirl.features.feature_files import FEATURES
     from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 
@@ -46,14 +46,14 @@ def cluster_options(parser: Parser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="Replace the file at --out if it exists.")
 
 
-def cluster(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     import torch
 
     from hirl.data import open_images
     from hirl.explore.collection import open_collection
     from hirl.explore.page import check_page_folder
     from hirl.explore.tree_page import write_tree_page
-    from hirl.explore.tree_text import level_table
+    from hirl.explore.tree_text import print_levels
     from hirl.features.feature_files import check_row_count, read_features, readable_rows
     from hirl.features.feature_parts import is_parts
     from hirl.hierarchy.builder import HierarchicalKMeans
@@ -102,7 +102,7 @@ def cluster(config: Namespace) -> None:
         leaves[torch.from_numpy(readable)] = tree.leaves
         tree = replace(tree, leaves=leaves)
     tree.save(config.out)
-    level_table(tree)
+    print_levels(tree)
     print(f"Wrote the tree of {tree.count:,} images to {config.out}")
     if images is not None:
         collection = open_collection(config.features, images, tree=config.out)
@@ -113,7 +113,7 @@ def cluster(config: Namespace) -> None:
 
 def _cluster_sample(config: Namespace, builder: TreeBuilder) -> None:
     """Build a tree on a sample of features, which may be larger than memory, and assign all rows to it."""
-    from hirl.explore.tree_text import level_table
+    from hirl.explore.tree_text import print_levels
     from hirl.features.feature_files import read_features
     from hirl.features.feature_parts import is_parts, open_parts
     from hirl.hierarchy.level_search import suggest_levels
@@ -148,8 +148,8 @@ def _cluster_sample(config: Namespace, builder: TreeBuilder) -> None:
             assigned=lambda done, count: bars("rows assigned", done, count),
         )
     tree.save(config.out)
-    level_table(tree)
+    print_levels(tree)
     print(f"Wrote the tree of {tree.count:,} images to {config.out}")
 
 
-CLUSTER = Command("cluster", "build a tree of prototypes over features of your own", cluster_options, cluster)
+CLUSTER = Command("cluster", "build a tree of prototypes over features of your own", options, run)

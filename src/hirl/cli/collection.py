@@ -47,12 +47,16 @@ def collection_options(parser: Parser, *, subject: str | None = None, tree: bool
             action="store_true",
             help="For images: build a new tree instead of updating the previous one.",
         )
-    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if it is not in hirl.")
+    method_option(parser)
     parser.add_argument("--device", help="cpu, cuda …; by default a GPU if there is one.")
     parser.add_argument("--workers", type=int, help="Processes that read images.")
 
 
-def collection_of(config: Namespace, **changes: Any) -> Collection:
+def method_option(parser: Parser) -> None:
+    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if it is not in hirl.")
+
+
+def open_from_options(config: Namespace, **changes: Any) -> Collection:
     """The collection that these options describe."""
     from hirl.explore.collection import open_collection
 
@@ -60,7 +64,7 @@ def collection_of(config: Namespace, **changes: Any) -> Collection:
     return open_collection(**({name: value for name, value in vars(config).items() if name in names} | changes))
 
 
-def target(config: Namespace, name: str) -> Path:
+def output_folder(config: Namespace, name: str) -> Path:
     """The folder to write to, --out or by default one of this name, checked before anything is computed."""
     from hirl.explore.page import check_page_folder
     from hirl.explore.subjects import default_folder

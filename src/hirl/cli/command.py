@@ -22,7 +22,12 @@ class Command:
 
 
 def check_new(out: Path, *, overwrite: bool) -> None:
-    """Raise a ValueError if `out` cannot be written, or would replace a file without --overwrite."""
+    """Raise a ValueError if a file cannot be written to `out`, or would replace one without --overwrite."""
     check_writable(out)
+    check_absent(out, overwrite=overwrite)
+
+
+def check_absent(out: Path, *, overwrite: bool, option: str = "--out") -> None:
+    """Raise a ValueError if the file or folder `out`, which `option` names, would be replaced without --overwrite."""
     if out.exists() and not overwrite:
-        raise ValueError(f"{str(out)!r} exists already: name another --out, or add --overwrite")
+        raise ValueError(f"{str(out)!r} exists already: name another {option}, or add --overwrite")

@@ -14,7 +14,7 @@ from hirl.config import import_class, read_options
 from hirl.config.parser import Parser
 
 
-def compare_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     from hirl.studies.compare import compare
 
     parser.add_argument("data", help="Labelled images: a folder, a .npz file, or a known name such as shapes.")
@@ -26,14 +26,14 @@ def compare_options(parser: Parser) -> None:
         "weight=1'; or a file of settings, such as paper for those of the paper."
     )
     parser.add_argument("--arms", nargs="+", default=[], help=about)
-    about = "Further arms that change one setting each: levels=1000,200,30 weight=10 builder.order=bottom-up."
+    about = "Additional arms, each changing one setting: levels=1000,200,30 weight=10 builder.order=bottom-up."
     parser.add_argument("--ablate", nargs="+", default=[], help=about)
     about = "Methods and tree builders outside hirl that recipes or arms name, as package.module.Class."
     parser.add_argument("--classes", nargs="+", default=[], help=about)
     add_task_options(parser, default=())
 
 
-def run_compare(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     from hirl.evals import EVALUATIONS, find_evaluation
     from hirl.studies.compare import compare
 
@@ -100,4 +100,4 @@ def _setting(text: str, option: str) -> tuple[str, Any]:
         raise ValueError(f"{option} is {text!r}, but its value must be valid YAML") from error
 
 
-COMPARE = Command("compare", "train and evaluate baseline and HIRL side by side", compare_options, run_compare)
+COMPARE = Command("compare", "train and evaluate baseline and HIRL side by side", options, run)

@@ -10,17 +10,17 @@ from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.parser import Parser
 
 
-def demo_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     parser.add_argument("--out", type=Path, default=Path("demo"), help="Folder for pictures, runs and page.")
     parser.add_argument("--images", type=PositiveInt, default=6000, help="Number of pictures to draw and train on.")
     parser.add_argument("--epochs", type=PositiveInt | None, default=None, help="Epochs; by default the recipe's.")
     parser.add_argument("--seed", type=NonNegativeInt, default=0, help="Seed of every random draw in training.")
 
 
-def run_demo(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     from hirl.explore.demo import demo
 
     demo(**vars(config))
 
 
-DEMO = Command("demo", "draw pictures, train with and without HIRL, and write a tree page", demo_options, run_demo)
+DEMO = Command("demo", "draw pictures, train with and without HIRL, and write a tree page", options, run)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
-from hirl.cli.collection import collection_of, collection_options, page_address, target
+from hirl.cli.collection import collection_options, open_from_options, output_folder, page_address
 from hirl.cli.command import Command, check_new
-from hirl.cli.with_start import beside_start, with_start_option
+from hirl.cli.with_start import with_start, with_start_option
 from hirl.config.parser import Parser
 
 if TYPE_CHECKING:
     from hirl.explore.collection import Collection
-    from hirl.explore.duplicates import Copies
+    from hirl.explore.duplicate_lists import Rows
+    from hirl.explore.duplicates import DuplicateGroup
     from hirl.terminal.progress import Progress
-
-COLUMNS = ("group", "action", "kind", "cosine", "row", "file")
 
 
 def options(parser: Parser) -> None:
@@ -35,7 +34,9 @@ def options(parser: Parser) -> None:
 
 
 def run(config: Namespace) -> None:
-    from hirl.explore.duplicates import Kind, check_threshold, find_duplicates, measure_threshold
+    from hirl.explore.copy_threshold import measure_threshold
+    from hirl.explore.duplicate_lists import COLUMNS, dropped, duplicate_lists, duplicate_rows
+    from hirl.explore.duplicates import Kind, check_threshold, find_duplicates
     from hirl.explore.file_lists import KINDS, check_list, write_list
     from hirl.terminal.progress import progress_bars
 
@@ -46,8 +47,8 @@ def run(config: Namespace) -> None:
         check_list(config.out)
         check_new(config.out, overwrite=config.overwrite)
     else:
-        folder = target(config, "duplicates")
-    collection = collection_of(config)
+        folder = output_folder(config, "duplicates")
+    collection = open_from_options(config)
     if config.threshold is None:
         threshold = measure_threshold(collection, device=config.device)
         why = (
@@ -59,17 +60,18 @@ def run(config: Namespace) -> None:
     print(why)
     with progress_bars() as progress:
         groups = find_duplicates(collection, threshold, progress=progress)
-        dropped = sum(len(group.copies) for group in groups)
+        rows = duplicate_rows(collection, groups)
+        lists = duplicate_lists(rows)
         if not only_list:
-            lists = _lists(collection, groups)
             _write_page(collection, groups, lists, folder, why, overwrite=config.overwrite, progress=progress)
     kinds: list[str] = [copy.kind for group in groups for copy in group.copies]
     counts = ", ".join(f"{kind} {kinds.count(kind):,}" for kind in get_args(Kind))
     several = "" if len(groups) == 1 else "s"
-    print(f"{dropped:,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} group{several}")
+    print(
+        f"{len(kinds):,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} group{several}"
+    )
     if only_list:
-        rows = _rows(collection, groups)
-        write_list(config.out, _dropped(rows) if config.out.suffix.lower() == ".txt" else rows, COLUMNS)
+        write_list(config.out, dropped(rows) if config.out.suffix.lower() == ".txt" else rows, COLUMNS)
         print(f"Written to {config.out}")
         return
     note = " and drop.txt" if lists["drop.txt"] is not None else " (no drop.txt: a file name contains a line break)"
@@ -78,8 +80,8 @@ def run(config: Namespace) -> None:
 
 def _write_page(
     collection: Collection,
-    groups: list[Copies],
-    lists: dict[str, list[dict[str, Any]] | None],
+    groups: list[DuplicateGroup],
+    lists: dict[str, Rows | None],
     folder: Path,
     why: str,
     *,
@@ -87,6 +89,7 @@ def _write_page(
     progress: Progress,
 ) -> None:
     """Write the page of the groups, with the lists in the same folder."""
+    from hirl.explore.duplicate_lists import COLUMNS, duplicate_gallery
     from hirl.explore.file_lists import check_unchanged, write_list
     from hirl.explore.gallery_page import Gallery, write_gallery
     from hirl.explore.page import page_folder
@@ -94,66 +97,18 @@ def _write_page(
     if not overwrite:
         for file, rows in lists.items():
             check_unchanged(folder / file, rows, COLUMNS)
-    dropped = sum(len(group.copies) for group in groups)
-    facts = [f"{len(groups):,} groups", f"{dropped:,} of {len(collection):,} images are copies"]
+    copies = sum(len(group.copies) for group in groups)
+    facts = [f"{len(groups):,} groups", f"{copies:,} of {len(collection):,} images are copies"]
     about = f"{why}. Near duplicates must also agree in their details. One image of each group is marked keep."
     title = f"{collection.name} · duplicates"
     with page_folder(folder) as aside:
-        gallery = Gallery(title, "Duplicates", _gallery_groups(collection, groups), facts, about)
+        gallery = Gallery(title, "Duplicates", duplicate_gallery(collection, groups), facts, about)
         write_gallery(aside, folder, gallery, progress=progress)
         for file, rows in lists.items():
             if rows is not None:
                 write_list(aside / file, rows, COLUMNS)
 
 
-def _lists(collection: Collection, groups: list[Copies]) -> dict[str, list[dict[str, Any]] | None]:
-    """The rows of each list; None for drop.txt if a file name contains a line break."""
-    from hirl.explore.file_lists import has_line_break
-
-    rows = _rows(collection, groups)
-    dropped = _dropped(rows)
-    fits = not has_line_break([row["file"] for row in dropped])
-    return {"groups.csv": rows, "groups.json": rows, "drop.txt": dropped if fits else None}
-
-
-def _rows(collection: Collection, groups: list[Copies]) -> list[dict[str, Any]]:
-    """A row per image of a group, the one to keep first."""
-    rows: list[dict[str, Any]] = []
-    for number, group in enumerate(groups):
-        rows.append(_row(collection, number, "keep", None, None, group.keep))
-        rows += [
-            _row(collection, number, "drop", copy.kind, round(copy.cosine, 6), copy.image) for copy in group.copies
-        ]
-    return rows
-
-
-def _dropped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row for row in rows if row["action"] == "drop"]
-
-
-def _row(
-    collection: Collection, group: int, action: str, kind: str | None, cosine: float | None, image: int
-) -> dict[str, Any]:
-    file, row = collection.images.path(image), int(collection.rows[image])
-    return dict(zip(COLUMNS, (group, action, kind, cosine, row, file), strict=True))
-
-
-def _gallery_groups(collection: Collection, groups: list[Copies]) -> list[Any]:
-    from hirl.explore.gallery_page import Group, Tile
-
-    def name(image: int) -> str:
-        return Path(collection.images.path(image)).name
-
-    made = []
-    for number, group in enumerate(groups):
-        tiles = [Tile((collection.images, group.keep), name(group.keep), "keep")]
-        for copy in group.copies:
-            kind = copy.kind if copy.kind != "near" else f"near, {copy.cosine:.4f}"
-            tiles.append(Tile((collection.images, copy.image), f"{kind} · {name(copy.image)}", "drop"))
-        made.append(Group(f"Group {number}", tiles, f"{len(tiles)} images"))
-    return made
-
-
 DUPLICATES = Command(
-    "duplicates", "group exact and near duplicates, and list those to drop", options, beside_start("duplicates", run)
+    "duplicates", "group exact and near duplicates, and list those to drop", options, with_start("duplicates", run)
 )

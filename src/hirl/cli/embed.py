@@ -5,13 +5,13 @@ from __future__ import annotations
 from argparse import Namespace
 from pathlib import Path
 
-from hirl.cli.collection import ENCODER
+from hirl.cli.collection import ENCODER, method_option
 from hirl.cli.command import Command, check_new
 from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.parser import Parser
 
 
-def embed_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     from hirl.explore.embed import embed
     from hirl.features.feature_files import WRITTEN
 
@@ -22,11 +22,11 @@ def embed_options(parser: Parser) -> None:
     about = "Number of parts in a folder; by default one per 50,000 images. Parallel commands share the work."
     parser.add_argument("--parts", type=PositiveInt, help=about)
     parser.add_argument("--ray", type=NonNegativeInt, default=0, help="Number of Ray workers that write parts.")
-    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if it is not in hirl.")
+    method_option(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace the file at --out.")
 
 
-def run_embed(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     from hirl.explore.embed import embed
     from hirl.explore.embed_parts import embed_parts
     from hirl.features.feature_files import check_target
@@ -45,4 +45,4 @@ def run_embed(config: Namespace) -> None:
     print(f"{shapes} written to {config.out}")
 
 
-EMBED = Command("embed", "write features, z0 … zL and paths of images to a file", embed_options, run_embed)
+EMBED = Command("embed", "write features, z0 … zL and paths of images to a file", options, run)

@@ -6,12 +6,12 @@ from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hirl.cli.collection import ENCODER
+from hirl.cli.collection import ENCODER, method_option
 from hirl.cli.command import Command
 from hirl.config.parser import Parser
 
 
-def evaluate_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     from hirl.evals import EVALUATIONS
     from hirl.evals.evaluate import DEFAULT_TASKS, evaluate
 
@@ -19,7 +19,7 @@ def evaluate_options(parser: Parser) -> None:
     tasks = f"Any of {', '.join(EVALUATIONS)}; by default {', '.join(DEFAULT_TASKS)}."
     parser.add_argument("tasks", nargs="*", help=tasks)
     parser.add_options(evaluate, skip={"subject", "tasks", "method", "quiet"})
-    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if it is not in hirl.")
+    method_option(parser)
     add_task_options(parser, DEFAULT_TASKS)
 
 
@@ -40,10 +40,10 @@ def add_task_options(parser: Parser, default: Sequence[str]) -> None:
                     "add the task, or leave the option out"
                 )
 
-    parser.adapt = check
+    parser.post_process = check
 
 
-def run_evaluate(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     from hirl.evals import EVALUATIONS, find_evaluation
     from hirl.evals.evaluate import DEFAULT_TASKS, evaluate
 
@@ -52,4 +52,4 @@ def run_evaluate(config: Namespace) -> None:
     evaluate(config.subject, *tasks, **options)
 
 
-EVALUATE = Command("evaluate", "measure how good an encoder is", evaluate_options, run_evaluate)
+EVALUATE = Command("evaluate", "measure how good an encoder is", options, run)

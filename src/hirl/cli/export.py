@@ -6,14 +6,15 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Literal, get_args
 
-from hirl.cli.command import Command
+from hirl.cli.collection import method_option
+from hirl.cli.command import Command, check_absent
 from hirl.config.parser import Parser
 from hirl.files import check_parent
 
 OF_TREES = ("source", "to", "out", "names", "encoder", "method")  # options of tree targets; the others are for encoders
 
 
-def export_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     from hirl.export.export_encoder import Target, export_encoder
     from hirl.export.export_tree import TreeTarget
 
@@ -28,11 +29,11 @@ def export_options(parser: Parser) -> None:
     parser.add_argument("--levels", action="store_true", help="Add z0 … zL, the path in the tree and its confidence.")
     parser.add_options(export_encoder, skip={"source", "to", "out", "levels", "encoder", "method"})
     parser.add_argument("--encoder", help="For a folder of images: the encoder of its tree; by default hirl's own.")
-    parser.add_argument("--method", help="The class of the run's method as package.module.Class, if it is not in hirl.")
+    method_option(parser)
     parser.add_argument("--overwrite", action="store_true", help="Replace what is at --out.")
 
 
-def run_export(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     from hirl.export.export_encoder import WRITERS, check_export
     from hirl.export.export_tree import TREE_TARGETS, check_tree_export
 
@@ -47,8 +48,7 @@ def run_export(config: Namespace) -> None:
         check_export(config.to, config.out, levels=config.levels)
     check_parent(config.out)
     for out in [config.out] if is_tree else WRITERS[config.to].files(config.out):
-        if out.exists() and not config.overwrite:
-            raise ValueError(f"{str(out)!r} exists already: name another --out, or add --overwrite")
+        check_absent(out, overwrite=config.overwrite)
     if is_tree:
         _export_tree(config)
     else:
@@ -77,6 +77,4 @@ def _export_tree(config: Namespace) -> None:
     print(f"{content} written to {config.out}")
 
 
-EXPORT = Command(
-    "export", "write an encoder or a tree for other tools: ONNX, timm, Newick …", export_options, run_export
-)
+EXPORT = Command("export", "write an encoder or a tree for other tools: ONNX, timm, Newick …", options, run)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MOST_LISTED = 20  # unreadable files
 
 
-def images_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     parser.add_argument("source", help="a folder, a .npz file, or a known name such as shapes or cifar10")
     parser.add_argument("--split", help="train, val, test …; by default the training split")
     parser.add_argument("--root", type=Path, help="the folder that holds a torchvision data set")
@@ -38,7 +38,7 @@ def images_options(parser: Parser) -> None:
     sheet_options(parser, required=False)
 
 
-def run_images(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     from hirl.data import Skipped, open_images
     from hirl.explore import class_sheet
     from hirl.explore.readable import unreadable_images
@@ -60,7 +60,7 @@ def run_images(config: Namespace) -> None:
         print_skipped(skipped, "crossed out on the sheet")
 
 
-IMAGES = Command("images", "list the classes of a set of images, and draw a contact sheet", images_options, run_images)
+IMAGES = Command("images", "list the classes of a set of images, and draw a contact sheet", options, run)
 
 
 def print_other_files(source: str) -> None:

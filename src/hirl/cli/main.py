@@ -47,24 +47,24 @@ hirl learns hierarchical image representations from unlabelled images.
 
 examples:
   hirl tree photos/                                    a page to browse a tree of your images; nothing is trained
-  hirl search photos/ cat.jpg                          the images most like one
+  hirl search photos/ cat.jpg                          the images most similar to one
   hirl duplicates photos/                              copies, and which to keep
-  hirl sample photos/ --size 200                       a balanced, diverse part of the images, to label first
+  hirl sample photos/ --size 200                       a balanced, diverse subset of the images, to label first
   hirl tsne photos/                                    a map of the images, as a figure and a page
   hirl pretrain photos/                                learn from the images; the same command continues
   hirl tree runs/photos-mocov2-hirl-0                  the tree of a run; search, duplicates, sample likewise
   hirl show runs/photos-mocov2-hirl-0                  a run as a page of text
   hirl pretrain photos/ --method DINO --hierarchy null the method alone, as a baseline
-  hirl evaluate runs/photos-dino-hirl-0 knn linear     how good its encoder is, given labels
+  hirl evaluate runs/photos-dino-hirl-0 knn linear     evaluate its encoder on labelled images
   hirl compare shapes small/moco_v2 small/dino         baseline and HIRL side by side, in tables
   hirl tune photos/ --config small/dino                which levels and negatives suit the images
   hirl embed runs/photos-dino-hirl-0 --out z.npz       features, z0 … zL and paths of its images, for use elsewhere
   hirl export runs/photos-dino-hirl-0 --to onnx --out encoder.onnx   its encoder for onnxruntime
-  hirl images photos/ --out sheet.png                  what is in a folder, and a contact sheet of it
+  hirl images photos/ --out sheet.png                  the classes of a folder, and a contact sheet
   hirl views photos/ --method DINO --out views.png     the views that a method trains on
   hirl cluster features.npy --out tree.safetensors     a tree over features of your own, levels chosen to fit
   hirl demo                                            built-in pictures with and without HIRL, in minutes
-  hirl bench                                           how fast this machine trains, and what would make it faster
+  hirl bench                                           how fast this machine trains, and what would speed it up
 
 commands:
 {commands}

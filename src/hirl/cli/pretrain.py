@@ -11,19 +11,19 @@ from hirl.cli.command import Command
 from hirl.config.parser import Parser
 
 
-def pretrain_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     from hirl.train.pretrain import pretrain
 
     parser.add_config_options(pretrain, positional="data")
     has_arguments = any(name.startswith("method.") for name in parser.line.options)
 
-    def adapt(recipe: Mapping[str, Any], values: Namespace) -> None:
+    def post_process(recipe: Mapping[str, Any], values: Namespace) -> None:
         if values.method is not None and not has_arguments and not any(name.startswith("method.") for name in recipe):
             values.method = type(values.method)  # the class only: its arguments are chosen for the images
         if not leave_start_open(recipe, values, parser):
             scale_start(recipe, values)
 
-    parser.adapt = adapt
+    parser.post_process = post_process
 
 
 def leave_start_open(recipe: Mapping[str, Any], values: Namespace, parser: Parser) -> bool:
@@ -52,7 +52,7 @@ def scale_start(recipe: Mapping[str, Any], values: Namespace) -> None:
         print(f"The first tree is built after epoch {scaled} of {values.epochs}; in the recipe {start} of {epochs}")
 
 
-def run_pretrain(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     from hirl.train.pretrain import pretrain
 
     check_data(config, "pretrain")
@@ -64,4 +64,4 @@ def check_data(config: Namespace, command: str) -> None:
         raise ValueError(f"{command} needs the images to train on: hirl {command} FOLDER")
 
 
-PRETRAIN = Command("pretrain", "learn a hierarchical representation from images", pretrain_options, run_pretrain)
+PRETRAIN = Command("pretrain", "learn a hierarchical representation from images", options, run)

@@ -23,11 +23,11 @@ MARKS = ("config.yaml", "metrics.jsonl", "last.ckpt")  # a folder with any of th
 COLUMNS = tuple(dict.fromkeys(metric.column for metric in METRICS if metric.column is not None))
 
 
-def runs_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs"), help="A folder of runs; by default runs.")
 
 
-def runs(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     """Print a line per run below a folder."""
     folder = config.folder
     if not folder.is_dir():
@@ -65,4 +65,4 @@ def _cell(lines: Sequence[dict[str, Any]], column: str) -> str:
     return ""
 
 
-RUNS = Command("runs", "list runs", runs_options, runs)
+RUNS = Command("runs", "list runs", options, run)

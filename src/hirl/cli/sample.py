@@ -1,4 +1,4 @@
-"""`hirl sample`: a balanced, diverse part of the images without copies, such as to label first."""
+"""`hirl sample`: a balanced, diverse subset of the images without copies, for example to label first."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Literal
 
-from hirl.cli.collection import collection_of, collection_options
-from hirl.cli.command import Command, check_new
+from hirl.cli.collection import collection_options, open_from_options
+from hirl.cli.command import Command, check_absent, check_new
 from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.parser import Parser
 
@@ -19,8 +19,8 @@ def options(parser: Parser) -> None:
     parser.add_argument(
         "--size",
         type=PositiveInt,
-        help="Images to choose; by default 200, or all if there are fewer. Copies, exact and near ones as hirl "
-        "duplicates finds them, count as one image, of which only the file that it keeps may be chosen.",
+        help="Images to choose; by default 200, or all if there are fewer. Copies (see hirl duplicates) count as "
+        "one image; only the file it keeps can be chosen.",
     )
     parser.add_argument(
         "--pick",
@@ -43,7 +43,7 @@ def options(parser: Parser) -> None:
 def run(config: Namespace) -> None:
     from hirl.explore.file_lists import check_list, check_unchanged, has_line_break, write_links, write_list
     from hirl.explore.image_rows import image_rows
-    from hirl.explore.sample import different_images, sample_images
+    from hirl.explore.sample import sample_images, without_copies
     from hirl.explore.subjects import default_folder
     from hirl.files import atomic_folder
     from hirl.terminal.progress import progress_bars
@@ -51,16 +51,15 @@ def run(config: Namespace) -> None:
     if config.out is not None and config.links is not None:
         raise ValueError("--out and --links are both given, but must not be: write either a list or a folder of links")
     if config.links is not None:
-        if config.links.exists() and not config.overwrite:
-            raise ValueError(f"{str(config.links)!r} exists already: name another --links, or add --overwrite")
+        check_absent(config.links, overwrite=config.overwrite, option="--links")
     elif config.out is not None:
         check_list(config.out)
         check_new(config.out, overwrite=config.overwrite)
-    collection = collection_of(config)
+    collection = open_from_options(config)
     if collection.tree_note:
         print(collection.tree_note)
     with progress_bars() as progress:
-        different, how = different_images(collection, device=config.device, progress=progress)
+        different, how = without_copies(collection, device=config.device, progress=progress)
     if copies := len(collection) - len(different):
         print(f"{copies:,} of {len(collection):,} images are copies of others and are not chosen (found {how})")
     size = min(SIZE, len(different)) if config.size is None else config.size
@@ -83,5 +82,5 @@ def run(config: Namespace) -> None:
 
 
 SAMPLE = Command(
-    "sample", "choose a balanced, diverse part of the images through the tree, without copies", options, run
+    "sample", "choose a balanced, diverse subset of the images through the tree, without copies", options, run
 )

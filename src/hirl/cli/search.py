@@ -1,4 +1,4 @@
-"""`hirl search`: the images most like one, by z⁰ or a coarser representation."""
+"""`hirl search`: the images most similar to one, by z⁰ or a coarser representation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hirl.cli.collection import collection_of, collection_options, page_address, target
+from hirl.cli.collection import collection_options, open_from_options, output_folder, page_address
 from hirl.cli.command import Command
-from hirl.cli.with_start import beside_start, with_start_option
+from hirl.cli.with_start import with_start, with_start_option
 from hirl.config import NonNegativeInt, PositiveInt
 from hirl.config.parser import Parser
 
@@ -48,11 +48,11 @@ def run(config: Namespace) -> None:
     from hirl.explore.subjects import subject_kind
     from hirl.terminal.progress import progress_bars
 
-    folder = target(config, "search")
+    folder = output_folder(config, "search")
     if subject_kind(config.subject) == "features":
         raise ValueError(NO_ENCODER)
     open_query(config.query, channels=3)  # reports a wrong file name before the features are computed
-    collection = collection_of(config)
+    collection = open_from_options(config)
     query = open_query(config.query, channels=collection.images.channels)
     z = query_representations(collection, query, method=config.method, device=config.device)
     levels = different_levels(collection) if config.level is None else [config.level]
@@ -92,7 +92,7 @@ def gallery_of(collection: Collection, query: ImageSet, found: list[FoundImages]
 
 SEARCH = Command(
     "search",
-    "find the images most like one, at any level of representation",
+    "find the images most similar to one, at any level of representation",
     options,
-    beside_start("search", run, level=None),
+    with_start("search", run, level=None),
 )

@@ -28,14 +28,14 @@ BLOCKS, NOT_FINITE = "▁▂▃▄▅▆▇█", "×"
 WIDTH = 60
 
 
-def show_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     parser.add_argument("run", type=Path, help="A run folder.")
     parser.add_argument(
         "--page", action="store_true", help="Write a page with curves to page/ in the run folder instead."
     )
 
 
-def show(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     (show_page if config.page else show_run)(RunFolder(config.run))
 
 
@@ -60,41 +60,43 @@ def show_page(run: RunFolder) -> None:
 def show_run(run: RunFolder) -> None:
     """Print the state of a run, its losses over time, its last figures, its files and its configuration."""
     console = Console()
-    say = partial(console.print, highlight=False, soft_wrap=True)
+    write = partial(console.print, highlight=False, soft_wrap=True)
     config, lines = run.config, list(run.metrics())
     started = run.starts()
-    say(f"[bold]{escape(str(run.folder))}[/bold]: {run.state}")
+    write(f"[bold]{escape(str(run.folder))}[/bold]: {run.state}")
     if faults := find_faults(run):
-        say(escape(f"broken: {', '.join(faults)}"), style="yellow")
+        write(escape(f"broken: {', '.join(faults)}"), style="yellow")
     for loss in (LOSS_IMAGE, LOSS_SPD):
         if values := course(lines, loss):
-            say(f"{loss.name:<12} {sparkline(values)} {' → '.join(map(four_digits, (values[0], values[-1])))}")
-    say(escape(f"started from {run.started_from or 'nothing (random weights)'}"))
+            write(f"{loss.name:<12} {sparkline(values)} {' → '.join(map(four_digits, (values[0], values[-1])))}")
+    write(escape(f"started from {run.started_from or 'nothing (random weights)'}"))
     if figures := last_figures(lines):
         table = Table(title="last figures", title_justify="left", show_header=False)
         for name, value in figures.items():
             table.add_row(escape(name), format_figure(value))
         console.print(table)
     else:
-        say("no figures yet")
+        write("no figures yet")
     if sides := run.adaptation:
         from hirl.train.start_and_adapted import comparison_text
 
-        say(escape(comparison_text(sides)))
+        write(escape(comparison_text(sides)))
     if results := list_results(run.results_folder):
         console.print(_results_table(results))
     files = (run.encoder_file, run.tree_file, run.checkpoint_file, run.start_file, run.adaptation_file)
     present = [file for file in (*files, run.skipped_file) if file.exists()]
     present += sorted(run.checkpoints_folder.glob("*.ckpt"))
-    say("files: " + (", ".join(str(file.relative_to(run.folder)) for file in present) or "none of a trained state yet"))
+    write(
+        "files: " + (", ".join(str(file.relative_to(run.folder)) for file in present) or "none of a trained state yet")
+    )
     if run.resolved:
         resolved = ", ".join(f"{name} {value}" for name, value in run.resolved.items())
-        say(escape(f"resolved: {resolved}"))
+        write(escape(f"resolved: {resolved}"))
     if started and {"versions", "command"} <= started[-1].keys():
         versions = ", ".join(f"{name} {number}" for name, number in started[-1]["versions"].items())
-        say(f"started {'once' if len(started) == 1 else f'{len(started)} times, last'} with {versions}")
-        say(escape("command: " + " ".join(started[-1]["command"])))
-    say(escape(yaml.safe_dump(config, sort_keys=False, allow_unicode=True)))
+        write(f"started {'once' if len(started) == 1 else f'{len(started)} times, last'} with {versions}")
+        write(escape("command: " + " ".join(started[-1]["command"])))
+    write(escape(yaml.safe_dump(config, sort_keys=False, allow_unicode=True)))
 
 
 def _results_table(results: dict[Path, dict[str, Any]]) -> Table:
@@ -125,4 +127,4 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-SHOW = Command("show", "show a run as a page of text, or of curves", show_options, show)
+SHOW = Command("show", "show a run as a page of text, or of curves", options, run)

@@ -6,9 +6,9 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hirl.cli.collection import collection_of, collection_options, page_address, target
+from hirl.cli.collection import collection_options, open_from_options, output_folder, page_address
 from hirl.cli.command import Command
-from hirl.cli.with_start import beside_start, with_start_option
+from hirl.cli.with_start import with_start, with_start_option
 from hirl.config import PositiveInt
 from hirl.config.parser import Parser
 
@@ -41,8 +41,8 @@ def run(config: Namespace) -> None:
         raise ValueError(f"--node is {config.node}, but is only for a figure: give its file with --figure")
     if config.figure is not None:
         check_figure(config.figure)
-    folder = target(config, "tree") if page else Path()
-    collection = collection_of(config)
+    folder = output_folder(config, "tree") if page else Path()
+    collection = open_from_options(config)
     names = {} if config.names is None else read_names(config.names, collection.tree_id)
     if collection.tree_note:
         print(collection.tree_note)
@@ -64,12 +64,12 @@ def print_tree(collection: Collection, names: dict[str, str]) -> None:
     from rich.console import Console
 
     from hirl.explore.node_names import suggest_names
-    from hirl.explore.tree_text import drawn_tree, level_table
+    from hirl.explore.tree_text import draw_tree, print_levels
 
     suggested = suggest_names(collection, collection.typicality())
     labels, classes = collection.images.labels, collection.images.label_names
     Console().print(
-        drawn_tree(
+        draw_tree(
             collection.tree,
             f"all {len(collection):,} images",
             labels=None if labels is None else labels[:, 0],
@@ -78,12 +78,12 @@ def print_tree(collection: Collection, names: dict[str, str]) -> None:
             suggested={node: suggestion.name for node, suggestion in suggested.items()},
         )
     )
-    level_table(collection.tree)
+    print_levels(collection.tree)
 
 
 TREE = Command(
     "tree",
     "write a page to browse a tree with its images, or a figure, or print it",
     options,
-    beside_start("tree", run, names=None, tree=None, levels=None),
+    with_start("tree", run, names=None, tree=None, levels=None),
 )

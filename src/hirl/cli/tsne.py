@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from hirl.cli.collection import collection_of, collection_options, page_address, target
+from hirl.cli.collection import collection_options, open_from_options, output_folder, page_address
 from hirl.cli.command import Command
 from hirl.config import NonNegativeInt, PositiveFloat, PositiveInt
 from hirl.config.parser import Parser
@@ -46,8 +46,8 @@ def run(config: Namespace) -> None:
     from hirl.explore.page import page_folder
     from hirl.explore.tsne import (
         choose_points,
-        chosen_colouring,
         colourings,
+        find_colouring,
         fitting_perplexity,
         map_features,
         place_points,
@@ -56,11 +56,11 @@ def run(config: Namespace) -> None:
     from hirl.explore.tsne_page import write_map_page
     from hirl.terminal.progress import progress_bars
 
-    folder = target(config, config.algorithm)
-    first = collection_of(config)
+    folder = output_folder(config, config.algorithm)
+    first = open_from_options(config)
     if first.tree_note:
         print(first.tree_note)
-    chosen_colouring(colourings(first, torch.arange(len(first))), config.colour)
+    find_colouring(colourings(first, torch.arange(len(first))), config.colour)
     collections = [first] if config.against is None else [first, _other(config, first)]
     classes, per_class, seed = config.classes, config.per_class, config.seed
     points = choose_points(first, classes=classes, per_class=per_class, points=config.points, seed=seed)
@@ -74,7 +74,7 @@ def run(config: Namespace) -> None:
         places = place_points(features, algorithm=config.algorithm, perplexity=config.perplexity, seed=seed)
         panels.append((collection.name, places))
     found = colourings(first, points)
-    main = chosen_colouring(found, config.colour)
+    main = find_colouring(found, config.colour)
     ordered = [main, *(one for one in found if one is not main)]
     name = config.algorithm
     with progress_bars() as progress, page_folder(folder) as aside:
@@ -95,7 +95,9 @@ def _other(config: Namespace, first: Collection) -> Collection:
             data = config.subject
         elif first.run is not None:
             data, split = first.run.config["data"], split or first.run.config.get("split")
-    other = collection_of(config, subject=config.against, data=data, split=split, tree=None, levels=None, encoder=None)
+    other = open_from_options(
+        config, subject=config.against, data=data, split=split, tree=None, levels=None, encoder=None
+    )
     if other.paths != first.paths:
         raise ValueError(f"{config.against} must have the same images as {config.subject}: name them with --data")
     return other

@@ -9,14 +9,14 @@ from hirl.cli.pretrain import check_data, scale_start
 from hirl.config.parser import Parser
 
 
-def tune_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     from hirl.studies.tune import tune
 
     parser.add_config_options(tune, positional="data")
-    parser.adapt = scale_start
+    parser.post_process = scale_start
 
 
-def run_tune(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     from hirl.studies.tune import tune
 
     check_data(config, "tune")
@@ -25,4 +25,4 @@ def run_tune(config: Namespace) -> None:
     print(f"Lowest joint loss with: --hierarchy.levels {sizes} --hierarchy.negatives {best.negatives}")
 
 
-TUNE = Command("tune", "search for levels and negatives as the paper does", tune_options, run_tune)
+TUNE = Command("tune", "search for levels and negatives as the paper does", options, run)

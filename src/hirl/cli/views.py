@@ -14,7 +14,7 @@ LARGEST_VIEW = 1024  # pixels
 SHARED = ("method", "image_size", "channels", "split", "seed")  # the options of `hirl pretrain` that views depend on
 
 
-def views_options(parser: Parser) -> None:
+def options(parser: Parser) -> None:
     from hirl.train.pretrain import pretrain
 
     parser.add_config_options(pretrain, positional="data", only=SHARED)
@@ -24,7 +24,7 @@ def views_options(parser: Parser) -> None:
     sheet_options(parser, required=True)
 
 
-def run_views(config: Namespace) -> None:
+def run(config: Namespace) -> None:
     from hirl.data import Skipped, in_memory, open_images
     from hirl.explore import view_sheet
     from hirl.methods.argument_ranges import check_ranges
@@ -61,4 +61,4 @@ def run_views(config: Namespace) -> None:
     print_skipped(skipped)
 
 
-VIEWS = Command("views", "draw the views of your images that a method trains on", views_options, run_views)
+VIEWS = Command("views", "draw the views of your images that a method trains on", options, run)

@@ -21,8 +21,9 @@ def with_start_option(parser: Parser) -> None:
     )
 
 
-def beside_start(what: str, pages: Pages, **alone: Any) -> Pages:
-    """Extend the command `pages`: with --with_start it writes a page each for run and start, and one that shows both.
+def with_start(what: str, pages: Pages, **alone: Any) -> Pages:
+    """Extend the command `pages`: with --with_start, it writes a page for the run, one for its start, and one showing
+    both.
 
     `alone`: options that apply to the run only, with the values to use for the start.
     """

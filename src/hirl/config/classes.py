@@ -67,14 +67,14 @@ def find_class(
             )
         kind = known[path]
     elif kind is None:
-        if file is not None and is_elsewhere(path):
+        if file is not None and is_outside_hirl(path):
             raise ValueError(
                 f"{os.fspath(file)!r} names the {noun} {path!r}, which is not part of hirl: name the class yourself, "
                 f"with {option or f'--{what}'} {path} or in Python"
             )
         kind = import_class(path, noun)
     if not issubclass(kind, base):
-        raise ValueError(f"{path!r} is not a {noun}: it must be a subclass of {class_path(base)}")
+        raise ValueError(f"{path!r} is not a {noun}, but must be a subclass of {class_path(base)}")
     if inspect.isabstract(kind):
         raise ValueError(f"{path!r} is an abstract class: choose one of {', '.join(known)}")
     return kind
@@ -99,6 +99,6 @@ def is_named(path: str, kind: type) -> bool:
     return path == class_path(kind) or getattr(sys.modules.get(module), name, None) is kind
 
 
-def is_elsewhere(path: str) -> bool:
+def is_outside_hirl(path: str) -> bool:
     """Whether `path` leads out of hirl; a name alone does not."""
     return "." in path and path.partition(".")[0] != PACKAGE

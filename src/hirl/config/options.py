@@ -20,8 +20,8 @@ HELP_COLUMN = 24
 class Option:
     """An option, or with `positional` an argument without dashes.
 
-    many: takes all tokens that follow; flag: takes none, and is true if it is given; read: its value has been read
-    before the others, since it decides which of them there are.
+    many: takes all tokens that follow; flag: takes none, and is true if it is given; consumed: its value has been used
+    already, to find out which other options there are.
     """
 
     name: str
@@ -33,11 +33,11 @@ class Option:
     required: bool = False
     many: bool = False
     flag: bool = False
-    read: bool = False
+    consumed: bool = False
     metavar: str = ""
 
-    def take(self, tokens: list[str], *, joined: bool) -> int:
-        """How many of the tokens that follow it belong to it; the rest are arguments."""
+    def count_tokens(self, tokens: list[str], *, joined: bool) -> int:
+        """How many of the following tokens belong to this option; the rest are arguments."""
         if self.flag:
             return 0
         if joined:

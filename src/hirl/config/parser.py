@@ -59,11 +59,13 @@ class Parser:
     def __init__(self, *, argv: Sequence[str] = (), prog: str = "", description: str = "") -> None:
         self.prog, self.description = prog, description
         self.line = CommandLine(argv)
-        self.options = {"help": Option("help", about="Show this text and exit.", flag=True, read=True)} if prog else {}
+        self.options: dict[str, Option] = {}
+        if prog:
+            self.options["help"] = Option("help", about="Show this text and exit.", flag=True, consumed=True)
         self.groups: dict[str, str] = {"": ""}  # heading → text
         self.selections: list[Selection] = []
         self.given: dict[str, Any] = {}  # values from files
-        self.adapt: Callable[[Mapping[str, Any], Namespace], None] | None = None
+        self.post_process: Callable[[Mapping[str, Any], Namespace], None] | None = None
         """Called with the values from files, by dotted name, and all values, to fit one to the other."""
 
     # Options
@@ -102,7 +104,7 @@ class Parser:
     def add_object(self, key: str, base: type, about: str) -> None:
         """Add an option for an object of a class, by default null: `--key` names the class, `--key.name` arguments."""
         selection = Selection(lambda: None, line=self.line.last_values())
-        selection.open(key, Slot(base, None, about, optional=True))
+        selection.add_slot(key, Slot(base, None, about, optional=True))
         self._add_selection(selection)
 
     def add_config_options(
@@ -124,7 +126,7 @@ class Parser:
         given, about = selection.values.pop(positional, None), argument_help(function, positional)
         self.options[positional] = Option(positional, Any, given, about, positional=True)
         about = "A recipe such as small/dino, or a YAML file."
-        self.options["config"] = Option("config", about=about, read=True, metavar="RECIPE")
+        self.options["config"] = Option("config", about=about, consumed=True, metavar="RECIPE")
         selection.skip = {positional, *skip}
         self._add_selection(selection)
         self.given = file_values(selection)
@@ -135,11 +137,12 @@ class Parser:
         for key, slot in selection.slots.items():
             metavar = "null" if slot.optional and not inspect.isabstract(slot.base) else "CLASS"
             group = groups.get(key.rpartition(".")[0], "")
-            self.options[key] = Option(key, about=slot.about, group=group, read=True, metavar=metavar)
+            self.options[key] = Option(key, about=slot.about, group=group, consumed=True, metavar=metavar)
             known = list(known_classes(slot.base))
             listed = f": {', '.join(known)}" if len(known) > 1 else ""
             about = f"Show the options of a {key.rpartition('.')[2]} and exit{listed}."
-            self.options[f"{key}.help"] = Option(f"{key}.help", about=about, group=group, read=True, metavar="CLASS")
+            name = f"{key}.help"
+            self.options[name] = Option(name, about=about, group=group, consumed=True, metavar="CLASS")
         for option in options_of(selection):
             self.options.setdefault(option.name, option)
         for key, owner in selection.owners().items():
@@ -151,7 +154,7 @@ class Parser:
     def read(self) -> Namespace:
         """The values of all options, with an object wherever a class was chosen."""
         self._show_help()
-        top = {name: option.default for name, option in self.options.items() if not (option.read or option.group)}
+        top = {name: option.default for name, option in self.options.items() if not (option.consumed or option.group)}
         values = top | self.given | self._line_values()
         for option in self.options.values():
             if option.required and values.get(option.name) in (None, []):
@@ -160,10 +163,10 @@ class Parser:
             check_complete(selection, values)
         for selection in self.selections:
             values = selection.build(values)
-        found = Namespace(**values)
-        if self.adapt is not None:
-            self.adapt(self.given, found)
-        return found
+        namespace = Namespace(**values)
+        if self.post_process is not None:
+            self.post_process(self.given, namespace)
+        return namespace
 
     def _line_values(self) -> dict[str, Any]:
         """The values of the options on the command line, and then of the arguments."""
@@ -176,10 +179,10 @@ class Parser:
                 continue
             if option is None or option.positional:
                 raise ValueError(self._unknown(name))
-            count = option.take(tokens, joined=joined)
+            count = option.count_tokens(tokens, joined=joined)
             if not count and not option.flag:
                 raise ValueError(f"--{name} needs a value")
-            if not option.read:
+            if not option.consumed:
                 values[name] = option.value(tokens[:count])
             arguments += tokens[count:]
         for option in self.options.values():
@@ -187,7 +190,7 @@ class Parser:
                 own, arguments = (arguments, []) if option.many else (arguments[:1], arguments[1:])
                 values[option.name] = option.value(own)
         if arguments:
-            raise ValueError(f"the argument {arguments[0]!r} is one too many")
+            raise ValueError(f"unexpected argument {arguments[0]!r}")
         return values
 
     def _unknown(self, name: str) -> str:

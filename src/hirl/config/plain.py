@@ -32,7 +32,7 @@ def read_options(name: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{refused}: it holds a {type(options).__name__} where `name: value` lines are expected")
     for key in options:
         if not isinstance(key, str):
-            raise ValueError(f"{refused}: the name {key!r} must be text")
+            raise ValueError(f"{refused}: the name {key!r} is not text")
     return {name: value for name, value in options.items() if name != FORMAT_KEY}
 
 

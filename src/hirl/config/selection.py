@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hirl.config.classes import find_class, is_elsewhere, is_named, known_classes
+from hirl.config.classes import find_class, is_named, is_outside_hirl, known_classes
 from hirl.config.signatures import MISSING, Slot, parameters
 from hirl.config.values import NULL
 
@@ -32,10 +32,11 @@ class Selection:
     kinds: dict[str, type | None] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)  # the file of each of the values
-    defaults: dict[str, Any] = field(default_factory=dict)  # of default objects, where the constructor has others
+    # values in which a default object differs from its constructor's defaults
+    defaults: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._enter(self.function, f"{self.key}." if self.key else "")
+        self._add_slots(self.function, f"{self.key}." if self.key else "")
 
     def read(self, options: Mapping[str, Any], source: str) -> None:
         """Apply the plain options of a file."""
@@ -61,28 +62,28 @@ class Selection:
         """The function at its key, and every class that is chosen, at its own."""
         return {self.key: self.function} | {key: kind for key, kind in self.kinds.items() if kind is not None}
 
-    def _enter(self, function: Callable[..., Any], prefix: str, default: Any = None) -> None:
-        """Open the slots of a function or class, whose values are those of `default` if there is such an object."""
+    def _add_slots(self, function: Callable[..., Any], prefix: str, default: Any = None) -> None:
+        """Add the slots of a function or class; an object `default` gives their defaults."""
         for name, parameter in parameters(function).items():
             value = getattr(default, name, parameter.default) if default is not None else parameter.default
             if isinstance(parameter, Slot):
                 if prefix + name not in self.skip:
-                    self.open(prefix + name, parameter._replace(default=value))
+                    self.add_slot(prefix + name, parameter._replace(default=value))
             elif value != parameter.default:
                 self.defaults[prefix + name] = value
 
-    def open(self, key: str, slot: Slot) -> None:
+    def add_slot(self, key: str, slot: Slot) -> None:
         """Add a slot, filled with the class that the command line names, or else with its default."""
         self.slots[key] = slot
         if key in self.line:
             named = self.line[key]
             if named is None:
                 raise ValueError(f"--{key} needs a value: choose one of {', '.join(known_classes(slot.base))}")
-            self._choose(key, None if self._is_null(key, named) else self._find(key, named))
+            self._fill_slot(key, None if self._is_null(key, named) else self._find(key, named))
         elif slot.default is None:
-            self._choose(key, None)
+            self._fill_slot(key, None)
         elif slot.default is not MISSING:
-            self._choose(key, type(slot.default))
+            self._fill_slot(key, type(slot.default))
 
     def _find(self, key: str, named: str) -> type[Any]:
         slot = self.slots[key]
@@ -102,7 +103,7 @@ class Selection:
             raise ValueError(f"--{key} cannot be null here")
         return True
 
-    def _choose(self, key: str, kind: type | None) -> None:
+    def _fill_slot(self, key: str, kind: type | None) -> None:
         below = f"{key}."
         for kept in (self.slots, self.kinds, self.values, self.sources, self.defaults):
             for name in [name for name in kept if name.startswith(below)]:
@@ -110,7 +111,7 @@ class Selection:
         self.kinds[key] = kind
         if kind is not None:
             default = self.slots[key].default
-            self._enter(kind, below, default if type(default) is kind else None)
+            self._add_slots(kind, below, default if type(default) is kind else None)
 
     def _read(self, options: Mapping[str, Any], prefix: str, source: str) -> None:
         for name, value in options.items():
@@ -143,22 +144,22 @@ class Selection:
             if not slot.optional:
                 raise ValueError(f"{key} is null in {source!r}, but must be a {slot.base.__name__}")
             if not fixed and not any(name.startswith(f"{key}.") for name in self.line):
-                self._choose(key, None)
+                self._fill_slot(key, None)
             return
         path, arguments = _class_and_arguments(key, value, source)
         current = self.kinds.get(key)
         if path is None:
             if current is None and not fixed:
-                self._choose(key, self._usual(key, source))
+                self._fill_slot(key, self._usual(key, source))
         else:
             named = [*self.classes, current] if fixed and current is not None else self.classes
-            if fixed and is_elsewhere(path) and not any(is_named(path, kind) for kind in named):
+            if fixed and is_outside_hirl(path) and not any(is_named(path, kind) for kind in named):
                 return
             kind = find_class(path, slot.base, what=key, file=source, classes=named, option=self.option)
             if fixed and kind is not current:
                 return  # the arguments in the file are those of another class than the command line names
             if kind is not current:
-                self._choose(key, kind)
+                self._fill_slot(key, kind)
         if self.kinds.get(key) is not None:
             self._read(arguments, f"{key}.", source)
 
@@ -182,7 +183,7 @@ def _class_and_arguments(key: str, value: Any, source: str) -> tuple[str | None,
         return None, value
     path, arguments = value["class_path"], value.get("init_args")
     if not isinstance(path, str) or not isinstance(arguments, Mapping | None):
-        raise ValueError(f"{key} in {source!r} must have a text as its class_path and options as its init_args")
+        raise ValueError(f"{key} is {value!r} in {source!r}, but its class_path must be text and its init_args options")
     for name in value:
         if name not in ("class_path", "init_args"):
             raise ValueError(f"{key} in {source!r} has class_path and init_args, but also {name!r}")

@@ -1,4 +1,4 @@
-"""What a signature and its docstring say: the parameters with their types, defaults and help."""
+"""The parameters of a function, with their types, defaults and help, from its signature and docstring."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 MISSING: Any = inspect.Parameter.empty
-PLAIN = (str, int, float, complex, bytes, list, tuple, dict, set, type, os.PathLike, Enum)  # never given as class_path
+# never given as class_path
+PLAIN_TYPES = (str, int, float, complex, bytes, list, tuple, dict, set, type, os.PathLike, Enum)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -67,7 +68,7 @@ def parameters(function: Callable[..., Any]) -> dict[str, Parameter | Slot]:
 
 
 def _annotated(function: Callable[..., Any]) -> Any:
-    """What carries the annotations: the function, or of a class its constructor, or the dataclass that wrote that."""
+    """The object with the annotations: the function, a class's constructor, or the dataclass."""
     if not isinstance(function, type):
         return function
     owner = next(kind for kind in function.__mro__ if "__init__" in vars(kind))
@@ -76,7 +77,7 @@ def _annotated(function: Callable[..., Any]) -> Any:
 
 def _takes_object(hint: Any) -> bool:
     is_class = isinstance(hint, type) and typing.get_origin(hint) is None and hint not in (object, Any)
-    return is_class and not issubclass(hint, PLAIN)
+    return is_class and not issubclass(hint, PLAIN_TYPES)
 
 
 def summary(kind: Any) -> str:

@@ -14,7 +14,7 @@ import yaml
 
 
 class Bound(NamedTuple):
-    """Of a number: the least value, which may itself be excluded."""
+    """Lower bound of a number, inclusive or exclusive."""
 
     least: float
     excluded: bool = False
@@ -70,7 +70,7 @@ def list_depth(hint: Any) -> int:
 
 
 def _depth(hint: Any) -> int | None:
-    """How many lists deep the numbers of a type stand; None if there are none."""
+    """How deeply the numbers of a type are nested in lists; None for a type without numbers."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if _is_union(hint):
         return max((depth for depth in map(_depth, parts) if depth is not None), default=None)
@@ -124,7 +124,7 @@ def _convert_plain(value: Any, kind: Any) -> Any:
 
 
 def _convert_to_any(value: Any, hints: tuple[Any, ...]) -> Any:
-    """Of several types the first that fits; text, which anything written on a command line is, comes last."""
+    """The first member of a union that fits; str comes last, since it accepts any text."""
     for hint in sorted(hints, key=lambda hint: hint is str or "PathLike" in str(hint)):
         try:
             return convert(value, hint)
@@ -146,9 +146,9 @@ def _convert_list(value: Any, kind: Any, parts: tuple[Any, ...]) -> Any:
 
 
 def join_tokens(tokens: list[str], hint: Any) -> Any:
-    """The tokens that follow an option: one text, or a list of them: `300 30`, `300,30` and `[300,30]` are the same.
+    """Join the tokens of an option into one text or a list: `300 30`, `300,30` and `[300,30]` are the same.
 
-    An option for a list of lists has one of them per token: `300,30 300,100,10`.
+    For a list of lists, each token is one list: `300,30 300,100,10`.
     """
     depth = list_depth(hint)
     if not depth or not NUMBERS.fullmatch(tokens[0]):
@@ -158,7 +158,7 @@ def join_tokens(tokens: list[str], hint: Any) -> Any:
 
 
 def _load(value: Any) -> Any:
-    """What a text holds as YAML; anything else as it is."""
+    """A text parsed as YAML; any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:

@@ -22,7 +22,9 @@ from hirl.data.upload import upload
 from hirl.data.views import View
 from hirl.data.views.centre import CentreRenderer
 from hirl.data.views.draws import Ints, permutation
-from hirl.data.views.render import Batch, Normalisation, Piece, ViewRenderer, is_batched, join
+from hirl.data.views.normalisation import choose_normalisation
+from hirl.data.views.render import Batch, Piece, ViewRenderer, is_batched, join
+from hirl.data.views.view import check_interpolation
 from hirl.signals import shielded
 
 _LARGEST_PIECE = 64  # images per task of a worker: limits shared memory and the wait for the first batch
@@ -30,13 +32,19 @@ _BATCHES_AHEAD = 2
 CPU_PIXELS = 1 << 20  # of the images of an evaluated batch on a CPU: 20 of 224 pixels
 _Task = tuple[int, Ints]  # epoch, indices
 
+# One batch on its way, of one rank's share of a global batch:
+#
+#   share of indices ─ cut ─▶ tasks (_Tasks) ─▶ workers: renderer.render_in_worker (_Pieces) ─▶ pieces
+#                                                                                                │
+#   batch on the device ◀─ renderer.finish_on_device ◀─ join ◀─ upload ◀─ main process (_Batches) ┘
+
 
 class _Renderer(Protocol):
     images: ImageSet
     device: torch.device
 
-    def begin(self, indices: Ints, epoch: int) -> Piece: ...
-    def finish(self, piece: Piece, epoch: int) -> Batch: ...
+    def render_in_worker(self, indices: Ints, epoch: int) -> Piece: ...
+    def finish_on_device(self, piece: Piece, epoch: int) -> Batch: ...
 
 
 class _Pieces(Dataset[Piece | BadImage]):
@@ -48,7 +56,7 @@ class _Pieces(Dataset[Piece | BadImage]):
     def __getitem__(self, task: _Task) -> Piece | BadImage:
         epoch, indices = task
         try:
-            return self.renderer.begin(indices, epoch)
+            return self.renderer.render_in_worker(indices, epoch)
         except BadImage as bad:  # raised again in the main process: torch would turn it into a RuntimeError
             return bad
 
@@ -73,7 +81,7 @@ class _Batches:
         if self.workers and is_batched(renderer.images) and renderer.device.type != "cpu":
             raise ValueError(
                 f"workers is {workers}, but views of small images in memory are made on {renderer.device} itself: "
-                "use 0, or leave it out."
+                "use 0, or leave it out"
             )
         self._renderer = renderer
         self._tasks = _Tasks()
@@ -97,7 +105,7 @@ class _Batches:
         start = perf_counter()
         pieces = shielded(self._pieces)
         for cut in cuts:
-            batch = self._renderer.finish(join([self._received(next(pieces)) for _ in cut]), epoch)
+            batch = self._renderer.finish_on_device(join([self._received(next(pieces)) for _ in cut]), epoch)
             self.waited += perf_counter() - start
             yield batch
             start = perf_counter()
@@ -114,7 +122,7 @@ class _Batches:
 def check_workers(workers: int | None) -> None:
     """Raise a ValueError unless so many processes can read images; None is the default."""
     if workers is not None and workers < 0:
-        raise ValueError(f"workers is {workers}, but must be at least 0; leave it out for the default.")
+        raise ValueError(f"workers is {workers}, but must be at least 0: leave it out for the default")
 
 
 def default_workers(images: ImageSet) -> int:
@@ -127,38 +135,14 @@ def default_workers(images: ImageSet) -> int:
 
 def _check(images: ImageSet, rank: int, world_size: int) -> None:
     if len(images) == 0:
-        raise ValueError(f"{images.name} has no images, but a loader needs at least one.")
+        raise ValueError(f"{images.name} has no images, but a loader needs at least one")
     if not 0 <= rank < world_size:
-        raise ValueError(f"rank is {rank} of world_size {world_size}, but must be at least 0 and below world_size.")
-
-
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+        raise ValueError(f"rank is {rank} of world_size {world_size}, but must be at least 0 and below world_size")
 
 
 def resized_side(size: int) -> int:
     """The shorter side of an image before its central square of `size` is taken; small images have no margin."""
     return round(size * 256 / 224) if size >= 96 else size
-
-
-def default_normalisation(channels: int) -> Normalisation:
-    """ImageNet's mean and std; for greyscale images, their means over the channels."""
-    if channels == 1:
-        return Normalisation((sum(IMAGENET_MEAN) / 3,), (sum(IMAGENET_STD) / 3,))
-    return Normalisation(IMAGENET_MEAN, IMAGENET_STD)
-
-
-def normalisation(
-    images: ImageSet, mean: tuple[float, ...] | None = None, std: tuple[float, ...] | None = None
-) -> Normalisation:
-    """The given mean and std, or by default ImageNet's."""
-    own = default_normalisation(images.channels)
-    chosen = Normalisation(own.mean if mean is None else mean, own.std if std is None else std)
-    for name, values in (("mean", chosen.mean), ("std", chosen.std)):
-        if len(values) != images.channels:
-            raise ValueError(f"{name} has {len(values)} values, but {images.name} has {images.channels} channels.")
-    if min(chosen.std) <= 0:
-        raise ValueError(f"std is {chosen.std}, but must be above 0 in every channel.")
-    return chosen
 
 
 class Loader(_Batches):
@@ -185,17 +169,17 @@ class Loader(_Batches):
         """`batch_size` is the global one, over all ranks."""
         _check(images, rank, world_size)
         if not views:
-            raise ValueError("views is empty, but a loader needs at least one view.")
+            raise ValueError("views is empty, but a loader needs at least one view")
         if batch_size < 1 or batch_size % world_size:
             raise ValueError(
-                f"batch_size is {batch_size}, but must be at least 1 and a multiple of world_size, {world_size}."
+                f"batch_size is {batch_size}, but must be at least 1 and a multiple of world_size, {world_size}"
             )
         if drop_last and batch_size > len(images):
             raise ValueError(
                 f"batch_size is {batch_size}, but {images.name} has only {len(images)} images: "
-                "choose a smaller one, or drop_last=False."
+                "choose a smaller one, or drop_last=False"
             )
-        self.normalisation = normalisation(images, mean, std)
+        self.normalisation = choose_normalisation(images, mean, std)
         self.batch_size, self.seed, self.shuffle, self.drop_last = batch_size, seed, shuffle, drop_last
         self.rank, self.world_size = rank, world_size
         self.epoch, self.start_batch = 0, 0
@@ -209,8 +193,8 @@ class Loader(_Batches):
         """Set the epoch and the first batch of the next iteration, independently of earlier ones."""
         if epoch < 0 or not 0 <= start_batch <= len(self):
             raise ValueError(
-                f"epoch is {epoch} and start_batch {start_batch}, but they must be at least 0, and start_batch at "
-                f"most the number of batches, {len(self)}."
+                f"epoch is {epoch} and start_batch {start_batch}, but both must be at least 0, and start_batch at "
+                f"most the number of batches, {len(self)}"
             )
         self.epoch = epoch
         self.start_batch = start_batch
@@ -259,13 +243,12 @@ class EvaluationLoader(_Batches):
         if batch_size is None:
             batch_size = 256 if torch.device(device).type != "cpu" else max(1, min(256, CPU_PIXELS // size**2))
         if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}, but must be at least 1.")
+            raise ValueError(f"batch_size is {batch_size}, but must be at least 1")
         before = resize if resize is not None else resized_side(size)
         if not 1 <= size <= before:
-            raise ValueError(f"size is {size} and resize {before}, but size must be at least 1 and at most resize.")
-        if interpolation not in ("bilinear", "bicubic"):
-            raise ValueError(f"interpolation is {interpolation!r}, but must be one of 'bilinear', 'bicubic'.")
-        self.normalisation = normalisation(images, mean, std)
+            raise ValueError(f"size is {size} and resize {before}, but size must be at least 1 and at most resize")
+        check_interpolation("interpolation", interpolation)
+        self.normalisation = choose_normalisation(images, mean, std)
         self.batch_size = batch_size
         self.indices = np.arange(rank, len(images), world_size)
         renderer = CentreRenderer(

@@ -44,11 +44,11 @@ def make_backbone(name: str, *, drop_path: float = 0.0, adapter: int | None = No
     if not is_timm_name(name):
         near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.4)
         choices = f"close matches are {', '.join(near)}" if near else "see timm.list_models()"
-        raise UnknownBackbone(f"backbone {name!r} is not the name of a timm model: {choices}.")
+        raise UnknownBackbone(f"backbone {name!r} is not the name of a timm model: {choices}")
     if not 0 <= drop_path < 1:
-        raise ValueError(f"drop_path is {drop_path}, but must be at least 0 and below 1.")
+        raise ValueError(f"drop_path is {drop_path}, but must be at least 0 and below 1")
     if reserved := sorted(_OWN & set(args)):
-        raise ValueError(f"backbone_args may not set {', '.join(reserved)}: hirl sets these itself.")
+        raise ValueError(f"backbone_args may not set {', '.join(reserved)}: hirl sets these itself")
     arguments = timm_arguments(name, **args)
     if drop_path:
         arguments["drop_path_rate"] = drop_path
@@ -56,7 +56,7 @@ def make_backbone(name: str, *, drop_path: float = 0.0, adapter: int | None = No
         backbone: nn.Module = timm.create_model(name, pretrained=False, num_classes=0, **arguments)
     except (AssertionError, TypeError, ValueError) as error:
         reason = str(error) or "timm rejects the combination"
-        raise ValueError(f"backbone {name!r} cannot be made with {arguments}: {reason}.") from error
+        raise ValueError(f"backbone {name!r} cannot be made with {arguments}: {reason}") from error
     # Convolutions are faster in the channels-last layout; a transformer has only one of them.
     if not has_tokens(backbone):
         backbone.to(memory_format=torch.channels_last)
@@ -112,7 +112,7 @@ def check_patches(backbone: nn.Module, side: int) -> None:
     """Raise ValueError unless square images of `side` pixels consist of whole patches; any size without patches."""
     patch = patch_size(backbone) or 1
     if side % patch:
-        raise ValueError(f"views of {side} pixels do not consist of whole patches of {patch} pixels.")
+        raise ValueError(f"views of {side} pixels do not consist of whole patches of {patch} pixels")
 
 
 def open_residual_branches(name: str) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def tokens(backbone: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     """
     if not has_tokens(backbone):
         kind = type(backbone).__name__
-        raise ValueError(f"backbone {kind} has no tokens: choose a vision transformer, e.g. vit_small_patch16_224.")
+        raise ValueError(f"backbone {kind} has no tokens: choose a vision transformer, e.g. vit_small_patch16_224")
     return _pooled_and_patches(backbone, backbone.forward_features(images))  # type: ignore[operator]
 
 
@@ -143,7 +143,7 @@ def feature_maps(backbone: nn.Module, images: Tensor, *, layers: Sequence[int] |
     intermediates = getattr(backbone, "forward_intermediates", None)
     if intermediates is None:
         kind = type(backbone).__name__
-        raise ValueError(f"backbone {kind} has no feature maps: choose a timm network such as resnet50.")
+        raise ValueError(f"backbone {kind} has no feature maps: choose a timm network such as resnet50")
     if layers is None:
         layers = [-1] if has_tokens(backbone) else None
     found: list[Tensor] = intermediates(
@@ -161,7 +161,9 @@ def masked_tokens(backbone: nn.Module, images: Tensor, hidden: Tensor, mask_toke
     vit: Any = backbone
     patches = vit.patch_embed(images)  # (B, h, w, width); (B, T, width) if the image size is fixed
     if hidden.numel() != patches[..., 0].numel():
-        raise ValueError(f"a mask is {tuple(hidden.shape)}, but needs a value for each patch of {tuple(images.shape)}.")
+        raise ValueError(
+            f"a mask is {tuple(hidden.shape)}, but must have a value for each patch of {tuple(images.shape)}"
+        )
     masked = torch.where(hidden.view(*patches.shape[:-1], 1), mask_token.to(patches.dtype), patches)
     features = vit.norm(vit.blocks(vit.norm_pre(vit.patch_drop(vit._pos_embed(masked)))))
     return _pooled_and_patches(backbone, features)
@@ -174,7 +176,7 @@ def check_maskable(backbone: nn.Module) -> None:
     if getattr(type(backbone), "forward_features", None) is not VisionTransformer.forward_features:
         kind = type(backbone).__name__
         raise ValueError(
-            f"backbone {kind} has no patches to hide: choose a plain vision transformer, e.g. vit_small_patch16_224."
+            f"backbone {kind} has no patches to hide: choose a plain vision transformer, e.g. vit_small_patch16_224"
         )
 
 

@@ -1,4 +1,5 @@
-"""The encoder in a checkpoint of another project: recognised by its names, told by its shapes, taken completely.
+"""The encoder in a checkpoint of another project: layout recognised by names, network by shapes; every tensor must be
+used.
 
 `layouts` says where each project keeps it. Heads are left out on purpose and named; anything else that is missing or
 left over is refused.
@@ -41,10 +42,10 @@ class ForeignEncoder(NamedTuple):
             raise ValueError(
                 f"{str(file)!r} holds weights but not the name of their network: name it with backbone, e.g. resnet50"
             )
-        if self.network.doubt is not None:
+        if self.network.mismatch is not None:
             raise ValueError(
-                f"{str(file)!r} {self.network.doubt}: restore the file if blocks are missing; if it is complete, name "
-                f"its network with {self.network.options}"
+                f"{str(file)!r} {self.network.mismatch}: restore the file if blocks are missing; if it is complete, "
+                f"name its network with {self.network.options}"
             )
         return self.network
 
@@ -60,13 +61,13 @@ def read_checkpoint(path: Path) -> ForeignEncoder:
     content = load_content(file)
     for layout in LAYOUTS:
         for within in layout.within:
-            tensors = unwrapped(content if within == "" else content.get(within))
+            tensors = strip_wrappers(content if within == "" else content.get(within))
             if tensors and all(any(re.match(sign, name) for name in tensors) for sign in layout.signs):
-                return _found(path, tensors, layout)
+                return _split_encoder(path, tensors, layout)
     raise ValueError(f"{str(path)!r} does not hold the plain state dict of an encoder: save encoder.state_dict() alone")
 
 
-def unwrapped(content: Any) -> Weights | None:
+def strip_wrappers(content: Any) -> Weights | None:
     """Named tensors without the prefixes of wrappers; None for anything else."""
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         return None
@@ -77,26 +78,26 @@ def unwrapped(content: Any) -> Weights | None:
     return weights
 
 
-def _found(path: Path, tensors: Weights, layout: Layout) -> ForeignEncoder:
+def _split_encoder(path: Path, tensors: Weights, layout: Layout) -> ForeignEncoder:
     weights: Weights = {}
     heads: Weights = {}
-    strange = []
+    unexpected = []
     for name, tensor in tensors.items():
         inside = re.match(layout.encoder, name)
         own = name[inside.end() :] if inside else name
         if any(re.match(head, own) for head in layout.heads):
             heads[own] = tensor
         elif inside:
-            weights[_renamed(own, layout)] = tensor
+            weights[_rename(own, layout)] = tensor
         else:
-            strange.append(name)
-    if strange:
-        shown = ", ".join(strange[:KEYS_SHOWN]) + (" …" if len(strange) > KEYS_SHOWN else "")
+            unexpected.append(name)
+    if unexpected:
+        shown = ", ".join(unexpected[:KEYS_SHOWN]) + (" …" if len(unexpected) > KEYS_SHOWN else "")
         raise ValueError(
-            f"{str(path)!r} is laid out like a checkpoint of {layout.project}, but {len(strange)} of its tensors "
+            f"{str(path)!r} is laid out like a checkpoint of {layout.project}, but {len(unexpected)} of its tensors "
             f"belong neither to the encoder nor to known heads ({shown}): save the encoder's state dict alone"
         )
-    weights = _joined(weights)
+    weights = _merge_qkv(weights)
     left_out = Counter(name.split(".")[0] for name in heads)
     source = f"{path}, in the layout of {layout.project}"
     without = ", ".join(f"{name} ({count} tensors)" for name, count in sorted(left_out.items()))
@@ -113,15 +114,15 @@ def _found(path: Path, tensors: Weights, layout: Layout) -> ForeignEncoder:
     return ForeignEncoder(weights, heads, network, Provenance(source, None, labels, left_out=without), form, eps)
 
 
-def _renamed(name: str, layout: Layout) -> str:
+def _rename(name: str, layout: Layout) -> str:
     for pattern, replacement in layout.renames:
         name = re.sub(rf"^{pattern}", replacement, name)
     return name
 
 
-def _joined(weights: Weights) -> Weights:
-    """As timm has them: query, key and value in one matrix, and the class token's position added to it if there are
-    registers."""
+def _merge_qkv(weights: Weights) -> Weights:
+    """The weights in timm's form: query, key and value in one matrix, and with registers the class token's
+    position added to the token."""
     joined: Weights = {}
     for name, tensor in weights.items():
         if found := re.match(r"(.*\.attn\.)(query|key|value)\.(weight|bias)", name):

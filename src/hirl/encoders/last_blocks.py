@@ -1,4 +1,4 @@
-"""The last blocks of a network, to train them while the rest stays frozen. What a block is, timm says."""
+"""The last blocks of a network, to train them while the rest stays frozen. timm defines the blocks."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which timm network a state dict belongs to, told from the names and shapes of its tensors.
+"""Which timm network a state dict belongs to, inferred from the names and shapes of its tensors.
 
-Names and shapes do not tell whether blocks are missing, nor how many attention heads there are: a network is taken for
+Names and shapes do not show whether blocks are missing, nor how many attention heads there are: a network is taken for
 complete only if its depth is that of a published one, or what its source says.
 """
 
@@ -48,11 +48,11 @@ HEAD_WIDTH = 64  # of most transformers
 
 
 class InferredNetwork(NamedTuple):
-    """A timm network. `doubt`: why the tensors may be a part of it, or of another one; None if they are all of it."""
+    """A timm network. `mismatch`: why the tensors may be a part of it, or of another; None if they are all of it."""
 
     name: str
     args: dict[str, Any]
-    doubt: str | None = None
+    mismatch: str | None = None
 
     @property
     def options(self) -> str:
@@ -83,14 +83,14 @@ def _resnet(weights: Weights, depth: Depth | None) -> InferredNetwork:
     args: dict[str, Any] = {} if blocks in known else {"layers": list(blocks)}
     args |= {} if channels == CHANNELS else {"channels": channels}
     args |= _in_chans(weights["conv1.weight"].shape[1])
-    doubt = None if depth is None else _lacking(blocks, depth)
+    mismatch = None if depth is None else _lacking(blocks, depth)
     if depth is None and blocks not in {*known, ONE_EACH}:
         nearest = min(known, key=lambda one: sum(abs(a - b) for a, b in zip(one, blocks, strict=True)))
-        doubt = (
+        mismatch = (
             f"holds a ResNet of {_listed(blocks)} blocks per stage, which no published one has; the nearest, "
             f"{known[nearest]}, has {_listed(nearest)}"
         )
-    return InferredNetwork(known.get(blocks, next(iter(known.values()))), args, doubt)
+    return InferredNetwork(known.get(blocks, next(iter(known.values()))), args, mismatch)
 
 
 def _transformer(weights: Weights, attention: dict[int, int], depth: Depth | None) -> InferredNetwork:
@@ -112,13 +112,13 @@ def _transformer(weights: Weights, attention: dict[int, int], depth: Depth | Non
         args |= {"reg_tokens": registers.shape[1], "no_embed_class": True}
     if not has_class:
         args |= {"class_token": False, "global_pool": "avg"}
-    doubt = None if depth is None else _lacking((blocks,), depth)
+    mismatch = None if depth is None else _lacking((blocks,), depth)
     if depth is None and (dim, blocks) != (wide, known.depth):
-        doubt = (
+        mismatch = (
             f"holds a vision transformer of width {dim} with {blocks} blocks, which no published one has; the nearest, "
             f"{known.name}, has width {wide} and {known.depth} blocks"
         )
-    return InferredNetwork(known.name, args | _in_chans(channels), doubt)
+    return InferredNetwork(known.name, args | _in_chans(channels), mismatch)
 
 
 def _lacking(blocks: Depth, depth: Depth) -> str | None:

@@ -1,4 +1,5 @@
-"""Published weights of networks by name: those a package carries, timm's and torchvision's, else a sentence why not.
+"""Published weights of networks by name: those in a package, timm's and torchvision's; else a ValueError that
+says why.
 
 timm and torchvision keep what they fetch in a cache on this machine, from which they take it without a network.
 """

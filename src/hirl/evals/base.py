@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.views.render import Normalisation
+from hirl.data.views.normalisation import Normalisation
 from hirl.encoders.weights_source import Interpolation
 from hirl.features.extractor import CPU
 from hirl.features.image_request import ImageRequest, warn_of_overlap

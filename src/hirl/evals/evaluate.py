@@ -16,6 +16,7 @@ import torch
 from hirl import evals, ranks
 from hirl.data.sources.identity import is_identified
 from hirl.data.sources.image_set import ImageSet, Subset
+from hirl.data.views.view import check_interpolation
 from hirl.encoders.backbones import feature_maps
 from hirl.evals.base import Evaluation, Part, Result, Subject
 from hirl.evals.labels import check_labels
@@ -28,7 +29,7 @@ from hirl.features.open_encoder import Encoder, find_device, open_encoder
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.methods.facts import Facts
-from hirl.processes import by_the_first, is_first, launch, started
+from hirl.processes import is_first, launch, process_count, run_on_first
 from hirl.runs.folder import RunFolder
 from hirl.runs.representations import method_facts
 from hirl.runs.results import result_file
@@ -122,12 +123,12 @@ def evaluate(
     request = request_images(encoder, data, test_data=test_data, split=split, test_split=test_split, channels=channels)
     folder = _results_folder(encoder.run, out)
     features = FeatureCache(_cache_folder(encoder.run, cache))
-    if interpolation not in (None, "bilinear", "bicubic"):
-        raise ValueError(f"interpolation is {interpolation!r}, but must be 'bilinear' or 'bicubic'")
+    if interpolation is not None:
+        check_interpolation("interpolation", interpolation)
     facts = Facts() if encoder.run is None else method_facts(encoder.run, method)
     resize = interpolation or (facts.interpolation if encoder.format is None else encoder.format.interpolation)
     where = find_device(device)
-    if devices != 1 or started() > 1:  # alone, an evaluation without training does not need Lightning
+    if devices != 1 or process_count() > 1:  # alone, an evaluation without training does not need Lightning
         where = launch(str(where), devices=devices, timeout=PATIENCE).device
     extractors: dict[Preprocessing, Extractor] = {}
     tree = _tree(encoder)
@@ -172,7 +173,7 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
     task, subject, extractor = prepared
     protocol = None if folder is None else protocol_of(task, subject, extractor)
     if reuse and folder is not None and protocol is not None:
-        known = by_the_first(lambda: stored(folder, protocol))
+        known = run_on_first(lambda: stored(folder, protocol))
         if known is not None:
             if not quiet:
                 print_headline(task.name, known, note="stored earlier")
@@ -191,7 +192,7 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
         subject = replace(subject, message=print_message)
     with _errors_named(task):
         # Features are with the first process. Training is shared by all of them.
-        result = by_the_first(lambda: task.run(subject)) if task.needs.features else task.run(subject)
+        result = run_on_first(lambda: task.run(subject)) if task.needs.features else task.run(subject)
     if folder is not None and protocol is not None and is_first():
         store(folder, protocol, result, extractor)
     if not quiet:

@@ -9,9 +9,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped
+from hirl.explore.figure_style import FAINT, INK, PAPER
 from hirl.explore.thumbnails import thumbnail
 
-_PAPER, _INK, _FAINT = (250, 249, 246), (38, 40, 46), (128, 130, 138)
 _TEXT, _GAP, _HEAD, _MARGIN = 150, 2, 28, 16
 MOST_CLASSES = 200  # rows: a longer sheet is of little use
 
@@ -38,15 +38,15 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: 
         top += _HEAD + count * (tile + _GAP)
         used += count
     bottoms = [y + _HEAD + count * (tile + _GAP) for (_, y), count in zip(at, rows, strict=True)]
-    sheet = Image.new("RGB", (halves * (width + _MARGIN) + _MARGIN, max(bottoms) + _MARGIN), _PAPER)
+    sheet = Image.new("RGB", (halves * (width + _MARGIN) + _MARGIN, max(bottoms) + _MARGIN), PAPER)
     pen = ImageDraw.Draw(sheet)
     heading, plain = ImageFont.load_default(15), ImageFont.load_default(13)
     for (heading_text, members), (half, top) in zip(blocks, at, strict=True):
         x = _MARGIN + half * (width + _MARGIN)
-        pen.text((x, top + 4), heading_text, _INK, heading)
+        pen.text((x, top + 4), heading_text, INK, heading)
         for row, (name, indices) in enumerate(members):
             y = top + _HEAD + row * (tile + _GAP)
-            pen.text((x, y + tile // 2), name if len(name) < 22 else f"{name[:20]}…", _FAINT, plain, anchor="lm")
+            pen.text((x, y + tile // 2), name if len(name) < 22 else f"{name[:20]}…", FAINT, plain, anchor="lm")
             for column, index in enumerate(indices):
                 left = x + _TEXT + column * (tile + _GAP)
                 try:
@@ -54,9 +54,9 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: 
                 except BadImage as bad:
                     skipped.add(bad)
                     right, bottom = left + tile - 1, y + tile - 1
-                    pen.rectangle((left, y, right, bottom), outline=_FAINT)
-                    pen.line((left, y, right, bottom), _FAINT)
-                    pen.line((left, bottom, right, y), _FAINT)
+                    pen.rectangle((left, y, right, bottom), outline=FAINT)
+                    pen.line((left, y, right, bottom), FAINT)
+                    pen.line((left, bottom, right, y), FAINT)
     return sheet
 
 

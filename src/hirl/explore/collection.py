@@ -131,60 +131,35 @@ def open_collection(
     given = PrototypeTree.load(tree_file) if tree_file is not None else tree
     assert given is None or isinstance(given, PrototypeTree)
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
-        kind, opened = subject_kind(subject), None
-        if kind != "images" and encoder is not None:
-            raise ValueError(f"encoder is {encoder!r}, but must not be given here: {subject} has its own features")
-        if kind == "images" and data is not None:
-            raise ValueError(f"data is {data!r}, but must not be given here: {subject} is itself a set of images")
-        if kind == "features":
-            source = _open_file(Path(subject).expanduser(), data, split)  # type: ignore[arg-type]
-        else:
-            opened = open_encoder(subject if kind == "run" else encoder or DEFAULT_ENCODER, method=method)
-            request = request_images(opened, data if kind == "run" else subject, split=split)
-            folder = work_folder(subject, encoder) if kind == "images" or opened.run is None else opened.run.folder
-            images, embedding = _encode(
-                opened,
-                request,
-                folder,
-                levels=levels,
-                method=method,
-                trained_on=data is None and split is None,
-                device=find_device(device),
-                workers=workers,
-                progress=progress,
-            )
-            path = folder if kind == "run" else Path(images.name)
-            source = CollectionSource(path, path.resolve().name, images, embedding, opened)
+        source = _open_source(
+            subject,
+            data,
+            encoder,
+            split=split,
+            levels=levels,
+            method=method,
+            device=device,
+            workers=workers,
+            progress=progress,
+        )
         images, embedding = source.images, source.embedding
-        bad = without_features(images, embedding)
-        if source.encoder is None:  # the features may have been computed with another image reader
-            bad |= {one.index: one for one in unreadable_images(images, progress=progress)}
-        readable = torch.ones(len(images), dtype=torch.bool)
-        readable[list(bad)] = False
-        rows = readable.nonzero().flatten()
-        unreadable = tuple(bad[index] for index in sorted(bad))
-        if len(rows) == 0:
-            raise ValueError(f"none of the {len(images):,} images of {images.name} can be read; {unreadable[0]}")
-        if bad:
-            warnings.warn(
-                f"{len(bad)} of the {len(images):,} images of {images.name} cannot be read and are left out; the "
-                f"first: {unreadable[0]}",
-                stacklevel=2,
-            )
+        rows, unreadable = _readable_rows(source, progress)
         features = embedding.finest if embedding.features is None else embedding.features
         z = tuple(level[rows] for level in embedding.z or (features,))
         build = partial(collection_tree, source, given, tree_file, rows, z[0], levels, progress)
-        if opened is None or opened.run is not None or given is not None:
+        if source.kept_in is None or given is not None:
             identity, (made, note) = None, build()
         else:  # a folder of images keeps its tree
+            assert source.encoder is not None
             files = [images.path(index) for index in rows.tolist()]
             anew = anew or levels is not None
-            kept, changes = keep_tree(folder, opened.sha256, files, z[0], lambda: build()[0], anew=anew)
+            sha256 = source.encoder.sha256
+            kept, changes = keep_tree(source.kept_in, sha256, files, z[0], lambda: build()[0], anew=anew)
             made, identity, note = kept.tree, kept.identity, tree_origin(source, kept.tree) + changes
     return Collection(
         name=source.name,
         data=images.name,
-        images=Subset(images, rows) if bad else images,
+        images=Subset(images, rows) if unreadable else images,
         rows=rows,
         features=features[rows],
         z=z,
@@ -194,6 +169,66 @@ def open_collection(
         encoder=source.encoder,
         kept_id=identity,
     )
+
+
+def _open_source(
+    subject: RunFolder | str | os.PathLike[str],
+    data: Any,
+    encoder: Any,
+    *,
+    split: str | None,
+    levels: Sequence[int] | None,
+    method: str | type[Method] | None,
+    device: str | None,
+    workers: int | None,
+    progress: Progress,
+) -> CollectionSource:
+    """All images and their features: read from a file, or computed by the encoder of a run or of the images."""
+    kind = subject_kind(subject)
+    if kind != "images" and encoder is not None:
+        raise ValueError(f"encoder is {encoder!r}, but must not be given here: {subject} has its own features")
+    if kind == "images" and data is not None:
+        raise ValueError(f"data is {data!r}, but must not be given here: {subject} is itself a set of images")
+    if kind == "features":
+        return _open_file(Path(subject).expanduser(), data, split)  # type: ignore[arg-type]
+    opened = open_encoder(subject if kind == "run" else encoder or DEFAULT_ENCODER, method=method)
+    request = request_images(opened, data if kind == "run" else subject, split=split)
+    folder = work_folder(subject, encoder) if kind == "images" or opened.run is None else opened.run.folder
+    images, embedding = _encode(
+        opened,
+        request,
+        folder,
+        levels=levels,
+        method=method,
+        trained_on=data is None and split is None,
+        device=find_device(device),
+        workers=workers,
+        progress=progress,
+    )
+    path = folder if kind == "run" else Path(images.name)
+    kept_in = folder if opened.run is None else None
+    return CollectionSource(path, path.resolve().name, images, embedding, opened, kept_in)
+
+
+def _readable_rows(source: CollectionSource, progress: Progress) -> tuple[Tensor, tuple[BadImage, ...]]:
+    """(n,): the images that can be read and have features; and the others, which a warning reports."""
+    images = source.images
+    bad = without_features(images, source.embedding)
+    if source.encoder is None:  # the features may have been computed with another image reader
+        bad |= {one.index: one for one in unreadable_images(images, progress=progress)}
+    readable = torch.ones(len(images), dtype=torch.bool)
+    readable[list(bad)] = False
+    rows = readable.nonzero().flatten()
+    unreadable = tuple(bad[index] for index in sorted(bad))
+    if len(rows) == 0:
+        raise ValueError(f"none of the {len(images):,} images of {images.name} can be read; {unreadable[0]}")
+    if unreadable:
+        warnings.warn(
+            f"{len(unreadable)} of the {len(images):,} images of {images.name} cannot be read and are left out; the "
+            f"first: {unreadable[0]}",
+            stacklevel=3,
+        )
+    return rows, unreadable
 
 
 def _open_file(file: Path, data: Any, split: str | None) -> CollectionSource:

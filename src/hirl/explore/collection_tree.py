@@ -17,17 +17,20 @@ from hirl.hierarchy.levels import levels_by_number
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
 from hirl.terminal.progress import Progress
 
-ITERATIONS = 20  # Lloyd steps per level of a tree that is built here
-
 
 class CollectionSource(NamedTuple):
-    """All images, readable or not, and their features; `path` as the user gave it."""
+    """All images, readable or not, and their features.
+
+    path     as the user gave it
+    kept_in  the folder that keeps the tree of images without a run
+    """
 
     path: Path
     name: str
     images: ImageSet
     embedding: Embedding
     encoder: Encoder | None = None
+    kept_in: Path | None = None
 
 
 def collection_tree(
@@ -58,10 +61,11 @@ def collection_tree(
             return replace(own, leaves=path[:, 0].contiguous()), ""
         return tree_of_paths(source.embedding, path, z0), ""
 
-    def report(level: int, step: int, _done: int) -> None:
-        progress(f"level {level} of the tree", step, ITERATIONS)
+    build = HierarchicalKMeans() if source.embedding.z else POOLED_FEATURES
 
-    build = replace(HierarchicalKMeans() if source.embedding.z else POOLED_FEATURES, iterations=ITERATIONS)
+    def report(level: int, step: int, _done: int) -> None:
+        progress(f"level {level} of the tree", step, build.iterations)
+
     built = build(z0, tuple(levels or levels_by_number(len(z0))), progress=report)
     return built, tree_origin(source, built)
 

@@ -1,18 +1,15 @@
 """Copies among images: files of the same bytes, images of the same pixels, and near duplicates.
 
 Two images are near duplicates if the cosine of their pooled features reaches a threshold and their details agree, or
-if their details agree so well that features are not needed. The threshold is measured: 95 % of the cosines between
-images of the collection and mildly altered copies of them (recompressed, halved in size, brightened, slightly cropped)
-lie above it. Details guard against an encoder that confuses different images, since users may delete what is reported
-as a copy; and they find copies that a weak encoder misses, such as those cropped by 5 %.
+if their details agree so well that features are not needed. `copy_threshold` measures the threshold. Details guard
+against an encoder that confuses different images, since users may delete what is reported as a copy; and they find
+copies that a weak encoder misses, such as those cropped by 5 %.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 from collections import defaultdict
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,22 +18,17 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image, ImageEnhance, ImageFilter
+from PIL import Image, ImageFilter
 from torch import Tensor
 
-from hirl.data.sources.arrays import ArrayImages
 from hirl.data.sources.image_set import ImageSet
 from hirl.explore.collection import Collection
 from hirl.explore.readable import reading_threads
 from hirl.explore.thumbnails import thumbnail
-from hirl.features.extractor import Extractor, preprocessing_for
-from hirl.features.open_encoder import find_device
 from hirl.terminal.progress import Progress, no_progress
 
 Kind = Literal["bytes", "pixels", "near"]
 
-MEASURED = 100  # images that are altered to find the threshold
-FOUND = 0.95  # share of the altered copies above the threshold
 # Details are compared at 24 × 24 pixels with low frequencies removed, at the best of a few crops. With 300 photos, 98 %
 # of the altered copies agree by more than 0.97, and nearest neighbours that are not copies by less than 0.5. Among all
 # pairs of 1,200 photos of groceries, 10 copies cropped by 5 % agree by 0.995 or more, other pairs by 0.91 at most.
@@ -61,7 +53,7 @@ class Copy:
 
 
 @dataclass(frozen=True)
-class Copies:
+class DuplicateGroup:
     """A group: the image to keep, and its copies."""
 
     keep: int
@@ -76,7 +68,7 @@ def check_threshold(threshold: float) -> None:
 
 def find_duplicates(
     collection: Collection, threshold: float | None, *, progress: Progress = no_progress
-) -> list[Copies]:
+) -> list[DuplicateGroup]:
     """Groups of copies, the largest first. Each keeps an image in colour if any, then of most pixels, then most bytes.
 
     Every image of a group is a copy of the kept one itself, not only of another copy. Without a threshold, features are
@@ -94,67 +86,15 @@ def find_duplicates(
     agreements = {(a, b): _agreement(rows[a], rows[b]) for a, b in pairs}
     # Blank images have no details to compare, but may have the same pixels.
     possible = [pair for pair in pairs if agreements[pair] >= AGREEMENT or not any(rows[image].any() for image in pair)]
-    looks = {image: _look(images, image) for image in sorted({image for pair in possible for image in pair})}
+    pixel_stats = {
+        image: _pixel_stats(images, image) for image in sorted({image for pair in possible for image in pair})
+    }
     links: dict[int, dict[int, tuple[Kind, float]]] = defaultdict(dict)
     for a, b in possible:
-        same = looks[a].hash == looks[b].hash
+        same = pixel_stats[a].hash == pixel_stats[b].hash
         if same or agreements[a, b] >= AGREEMENT:
             links[a][b] = links[b][a] = ("pixels" if same else "near", pairs[a, b])
-    return _groups(images, same_bytes, links, looks)
-
-
-def measure_threshold(collection: Collection, *, seed: int = 0, device: str | None = None) -> float:
-    """The cosine that 95 % of mildly altered copies reach with the collection's encoder."""
-    encoder = collection.encoder
-    if encoder is None:
-        raise ValueError("a file of features has no encoder to measure the threshold with: give it with --threshold")
-    size = encoder.size_for(collection.images.default_size)
-    channels = collection.images.channels
-    random = np.random.default_rng(seed)
-    chosen = np.sort(random.choice(len(collection), min(MEASURED, len(collection)), replace=False)).tolist()
-    side = round(size * 256 / 224)
-    originals = [thumbnail(collection.images, index, side) for index in chosen]
-
-    def features(pictures: list[Image.Image]) -> Tensor:
-        pixels = np.stack([np.asarray(picture.convert("RGB" if channels == 3 else "L")) for picture in pictures])
-        tensor = torch.from_numpy(pixels.reshape(len(pictures), side, side, channels)).permute(0, 3, 1, 2).contiguous()
-        altered = ArrayImages(name="altered copies", pixels=tensor)
-        preprocessing = preprocessing_for(encoder, altered, image_size=size, device=find_device(device), workers=0)
-        return Extractor(encoder, preprocessing).features(altered)
-
-    before = features(originals)
-    cosines = [
-        F.cosine_similarity(before, features([alter(one) for one in originals])) for alter in ALTERATIONS.values()
-    ]
-    return float(torch.quantile(torch.cat(cosines), 1 - FOUND))
-
-
-def _recompressed(picture: Image.Image) -> Image.Image:
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=50)
-    return Image.open(buffer)
-
-
-def _halved(picture: Image.Image) -> Image.Image:
-    width, height = picture.size
-    return picture.resize((-(-width // 2), -(-height // 2)), Image.Resampling.LANCZOS).resize(
-        picture.size, Image.Resampling.BICUBIC
-    )
-
-
-def _cropped(picture: Image.Image) -> Image.Image:
-    width, height = picture.size
-    return picture.resize(
-        picture.size, Image.Resampling.BICUBIC, box=(0.02 * width, 0.02 * height, 0.98 * width, 0.98 * height)
-    )
-
-
-ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "recompressed as JPEG of quality 50": _recompressed,
-    "halved in size": _halved,
-    "brightened by 10 %": lambda picture: ImageEnhance.Brightness(picture).enhance(1.1),
-    "cropped by 2 % at each edge": _cropped,
-}
+    return _groups(images, same_bytes, links, pixel_stats)
 
 
 def _same_bytes(images: ImageSet) -> dict[int, int]:
@@ -247,7 +187,7 @@ def _certain_pairs(details: Tensor, chosen: list[int], progress: Progress) -> se
 
 
 @dataclass(frozen=True)
-class _Look:
+class _PixelStats:
     """Properties of an image's pixels: whether it has colours, their number, and their hash."""
 
     colour: bool
@@ -255,19 +195,19 @@ class _Look:
     hash: bytes
 
 
-def _look(images: ImageSet, index: int) -> _Look:
+def _pixel_stats(images: ImageSet, index: int) -> _PixelStats:
     image = images.read(index)
     digest = hashlib.sha256(repr(tuple(image.shape)).encode() + np.ascontiguousarray(image.numpy()).tobytes()).digest()
     colour = len(image) == 3 and not bool((image == image[:1]).all())
-    return _Look(colour, image.shape[-1] * image.shape[-2], digest)
+    return _PixelStats(colour, image.shape[-1] * image.shape[-2], digest)
 
 
 def _groups(
     images: ImageSet,
     same_bytes: dict[int, int],
     links: dict[int, dict[int, tuple[Kind, float]]],
-    looks: dict[int, _Look],
-) -> list[Copies]:
+    pixel_stats: dict[int, _PixelStats],
+) -> list[DuplicateGroup]:
     """Groups around the best image each: the best of all takes its copies, then the best of the rest, and so on."""
     repeats: dict[int, list[int]] = defaultdict(list)
     for image, first in same_bytes.items():
@@ -275,9 +215,9 @@ def _groups(
             repeats[first].append(image)
 
     def rank(image: int) -> tuple[bool, int, int, int]:
-        path, look = Path(images.path(image)), looks.get(image)
+        path, stats = Path(images.path(image)), pixel_stats.get(image)
         size = path.stat().st_size if path.is_file() else 0
-        return (look is not None and not look.colour, 0 if look is None else -look.pixels, -size, image)
+        return (stats is not None and not stats.colour, 0 if stats is None else -stats.pixels, -size, image)
 
     taken: set[int] = set()
     groups = []
@@ -291,5 +231,5 @@ def _groups(
                 taken.add(other)
                 copies += [Copy(image, kind, cosine) for image in (other, *repeats.get(other, []))]
         if copies:
-            groups.append(Copies(best, tuple(copies)))
+            groups.append(DuplicateGroup(best, tuple(copies)))
     return sorted(groups, key=lambda group: (-len(group.copies), group.keep))

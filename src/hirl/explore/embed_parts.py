@@ -148,6 +148,6 @@ def _on_ray(parts: FeatureParts, workers: int, opening: dict[str, Any]) -> Itera
 
 
 def _cause(error: BaseException) -> str:
-    """What a worker raised, without the traceback that Ray puts around it."""
+    """The worker's own error, without Ray's traceback."""
     inner = getattr(error, "cause", None) or error.__cause__
     return _cause(inner) if isinstance(inner, BaseException) else str(error).strip().splitlines()[-1]

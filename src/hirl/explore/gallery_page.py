@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hirl.explore.page import SHEETS, file_data, packed, write_page
+from hirl.explore.page import SHEETS, file_data, pack, write_page
 from hirl.explore.thumbnails import LARGEST, Picture, write_sheets
 from hirl.terminal.progress import Progress, no_progress
 
@@ -55,7 +55,7 @@ def write_gallery(aside: Path, folder: Path, gallery: Gallery, *, progress: Prog
             {
                 "heading": group.heading,
                 "note": group.note,
-                "images": packed(places, "i4"),
+                "images": pack(places, "i4"),
                 "captions": [tile.caption for tile in group.tiles],
                 "marks": [tile.mark for tile in group.tiles],
             }
@@ -67,6 +67,6 @@ def write_gallery(aside: Path, folder: Path, gallery: Gallery, *, progress: Prog
         "facts": list(gallery.facts),
         "about": gallery.about,
         "groups": groups,
-        "sheets": sheets.described(),
+        "sheets": sheets.layout(),
     } | file_data([images.path(index) for images, index in pictures], folder)
     write_page(aside, "gallery", gallery.title, data)

@@ -75,12 +75,17 @@ def write_page(folder: Path, kind: str, title: str, data: dict[str, Any]) -> Non
     (folder / PAGE).write_text(text, encoding="utf-8", newline="\n")
 
 
-def packed(values: Any, kind: str) -> str:
+def pack(values: Any, kind: str) -> str:
     """Numbers as base64 of little-endian `kind` (u1, u2, i4), for the script's typed arrays."""
     array = np.asarray(values)
     limits = np.iinfo(np.dtype(kind))
     assert array.size == 0 or (array.min() >= limits.min and array.max() <= limits.max), "numbers do not fit the type"
     return base64.b64encode(np.ascontiguousarray(array.astype(np.dtype(kind).newbyteorder("<"))).tobytes()).decode()
+
+
+def pack_fractions(values: Any) -> str:
+    """Numbers from 0 to 1, quantised to two bytes each, as base64."""
+    return pack((np.asarray(values) * 65535).round().astype(np.int64), "u2")
 
 
 def file_data(paths: Sequence[str], folder: Path) -> dict[str, Any]:
@@ -96,7 +101,7 @@ def file_data(paths: Sequence[str], folder: Path) -> dict[str, Any]:
         "root": root,
         "link": os.path.relpath(root or ".", folder) if are_files else None,
         "folders": [name[len(root) :].lstrip("/") for name in numbers],
-        "folderOf": packed([numbers[before] for before, _, _ in parts], "i4"),
+        "folderOf": pack([numbers[before] for before, _, _ in parts], "i4"),
         "files": [name for _, _, name in parts],
     }
 

@@ -1,7 +1,7 @@
-"""A balanced, diverse part of a collection, drawn through its tree: equal shares at the top, then downwards.
+"""A balanced, diverse subset of a collection, drawn through its tree: equal shares at the top, then downwards.
 
-Copies count once. Of the images that `hirl duplicates` calls copies of each other only the one that it keeps may be
-drawn; nodes are as large as they have different images, and the mean that typical images are near to is theirs too.
+Copies count once: of a group of duplicates only the image that `hirl duplicates` keeps can be drawn. The size of a node
+is its number of distinct images, and typicality is measured against the mean of the distinct images.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.explore.collection import Collection
-from hirl.explore.duplicates import Indistinct, find_duplicates, measure_threshold
+from hirl.explore.copy_threshold import measure_threshold
+from hirl.explore.duplicates import Indistinct, find_duplicates
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.terminal.progress import Progress, no_progress
 
@@ -23,7 +24,7 @@ PICKS = get_args(Pick)
 SAME = 1 - 1e-5  # cosine of features of the same pixels in other batches, rounded
 
 
-def different_images(
+def without_copies(
     collection: Collection, *, device: str | None = None, progress: Progress = no_progress
 ) -> tuple[Tensor, str]:
     """The images (n,) without the copies that `hirl duplicates` would drop, and how copies were found.
@@ -46,15 +47,14 @@ def sample_images(
 ) -> list[int]:
     """The indices of `size` images of the collection, in order of their branches.
 
-    Every node divides its share equally among its children, as far as they have images; what does not divide evenly
-    goes to the largest of them, since a small sample should show what is common, and `seed` decides
-    between children of one size. A leaf gives its most typical images, the nearest to the mean of the leaf (`pick`
-    typical), images far from each other, of which the first is its most typical (spread), or those that nearly belong
-    to another leaf (unsure). A larger sample is not a superset of a smaller one.
+    Every node divides its share equally among its children, limited by their number of images; remainders go to the
+    largest, since a small sample should show what is common, and `seed` decides between children of equal size. `pick`
+    says which images of a leaf: the most typical, nearest to the mean of the leaf (typical); images far from each
+    other, starting with the most typical (spread); or those that nearly belong to another leaf (unsure). A larger
+    sample is not a superset of a smaller one.
 
     Args:
-        images: Those to choose from, (n,); by default `different_images`, so that no image comes with a copy of it or
-            is preferred for having many.
+        images: Those to choose from, (n,); by default `without_copies`, so that copies are neither drawn nor counted.
     """
     if pick not in PICKS:
         raise ValueError(f"pick is {pick!r}, but must be one of {', '.join(PICKS)}")
@@ -62,7 +62,7 @@ def sample_images(
         raise ValueError(f"seed is {seed}, but must be at least 0")
     if not 1 <= size <= len(collection):
         raise ValueError(f"size is {size}, but must be at least 1 and at most the {len(collection):,} readable images")
-    images = different_images(collection)[0] if images is None else images
+    images = without_copies(collection)[0] if images is None else images
     if size > len(images):
         raise ValueError(
             f"size is {size}, but must be at most {len(images):,}: of the {len(collection):,} readable images, the "

@@ -31,7 +31,7 @@ class Sheets:
     side: int
     cell: int
 
-    def described(self) -> dict[str, Any]:
+    def layout(self) -> dict[str, Any]:
         """For a page's data."""
         return {"count": self.count, "side": self.side, "cell": self.cell, "columns": COLUMNS, "rows": ROWS}
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hirl.data.sources.escape import one_line
 from hirl.explore.collection import Collection
-from hirl.explore.figure_fonts import font_context
+from hirl.explore.figure_style import FAINT, INK, METADATA, font_context
 from hirl.explore.thumbnails import thumbnail, thumbnail_side
 from hirl.files import atomic_write, check_writable
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KINDS = (".png", ".svg", ".pdf")
 SIDE, GAP, COLUMN_GAP, TEXT = 0.42, 0.05, 0.75, 0.2  # inches: an image, between images, between levels, a line of text
 ROW_GAP = 0.12
-INK, FAINT, LINE = "#26282e", "#6d6f78", "#b9b7b0"
+LINE = "#b9b7b0"
 GENERATIONS = 2  # below the root of the figure
 LARGEST = 192  # pixels of an image
 
@@ -155,11 +155,8 @@ def _draw(
     with font_context(), atomic_write(file) as aside, aside.open("wb") as opened:
         for root in roots:
             _draw_node(axes, collection, root, side, columns, names)
-        # Without a date, the same tree gives an identical file.
-        metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[
-            file.suffix.lower()
-        ]
-        figure.savefig(opened, format=file.suffix.lower()[1:], dpi=300, metadata=metadata)
+        kind = file.suffix.lower()
+        figure.savefig(opened, format=kind[1:], dpi=300, metadata=METADATA[kind])
 
 
 def _images(root: _Placed) -> list[int]:

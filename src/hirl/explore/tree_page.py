@@ -14,13 +14,12 @@ from torch import Tensor
 from hirl.explore.collection import Collection
 from hirl.explore.kept_tree import tree_id
 from hirl.explore.node_names import suggest_names
-from hirl.explore.page import SHEETS, file_data, packed, page_folder, write_page
+from hirl.explore.page import SHEETS, file_data, pack, pack_fractions, page_folder, write_page
 from hirl.explore.thumbnails import LARGEST, write_sheets
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.terminal.progress import Progress, no_progress
 
 COVERS = 6  # images that represent a node
-STEPS = 65535  # of a quantised cosine, in two bytes
 
 
 def write_tree_page(
@@ -41,7 +40,7 @@ def write_tree_page(
     with page_folder(folder) as aside:
         pictures = [(collection.images, index) for index in order.tolist()]
         sheets = write_sheets(pictures, aside / SHEETS, largest=thumbnail, progress=progress)
-        data = tree_data(collection, typical, margins, order, folder) | {"sheets": sheets.described()}
+        data = tree_data(collection, typical, margins, order, folder) | {"sheets": sheets.layout()}
         data |= {"names": dict(names or {}), "suggested": suggest_names(collection, typical)}
         write_page(aside, "tree", f"{collection.name} · tree", data)
 
@@ -53,7 +52,7 @@ def tree_data(collection: Collection, typical: Tensor, margins: Tensor, order: T
     labels = []
     if images.labels is not None:
         for level, names in enumerate(images.label_names):
-            labels.append({"names": list(names), "of": packed(images.labels[order, level], "i4")})
+            labels.append({"names": list(names), "of": pack(images.labels[order, level], "i4")})
     return {
         "title": collection.name,
         "source": collection.data,
@@ -61,11 +60,11 @@ def tree_data(collection: Collection, typical: Tensor, margins: Tensor, order: T
         "origin": encoder_note(collection),
         "tree": collection.tree_id,
         "levels": list(tree.levels),
-        "parents": [packed(parents, "i4") for parents in tree.parents],
-        "leaves": packed(tree.leaves[order], "i4"),
-        "typical": _in_steps(typical[order]),
-        "margins": _in_steps(margins[order]),
-        "rows": packed(collection.rows[order], "i4"),
+        "parents": [pack(parents, "i4") for parents in tree.parents],
+        "leaves": pack(tree.leaves[order], "i4"),
+        "typical": _pack_cosines(typical[order]),
+        "margins": _pack_cosines(margins[order]),
+        "rows": pack(collection.rows[order], "i4"),
         "labels": labels,
         "unreadable": [bad.path for bad in collection.unreadable],
         "covers": COVERS,
@@ -80,9 +79,9 @@ def encoder_note(collection: Collection) -> str:
     return f"Encoder: {encoder.provenance or 'trained from random weights, without labels'}"
 
 
-def _in_steps(values: Tensor) -> list[str]:
-    """Values (n, L) from −1 to 1, quantised to two bytes each, level by level."""
-    return [packed(level, "u2") for level in ((values.clamp(-1, 1) + 1) / 2 * STEPS).round().long().T]
+def _pack_cosines(values: Tensor) -> list[str]:
+    """Values (n, L) from −1 to 1, packed level by level."""
+    return [pack_fractions((level.clamp(-1, 1) + 1) / 2) for level in values.T]
 
 
 def sheet_order(tree: PrototypeTree, typical: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ SHOWN_CHILDREN = 4
 SHOWN_CLASSES = 3
 
 
-def drawn_tree(
+def draw_tree(
     tree: PrototypeTree,
     title: str,
     *,
@@ -78,17 +78,17 @@ def _draw_below(
         below.add(f"… and {len(children) - SHOWN_CHILDREN} smaller")
 
 
-def level_table(tree: PrototypeTree, **columns: Sequence[str]) -> None:
-    """Print one row per level, fine to coarse: nodes, images per node, children per node, and further columns."""
+def print_levels(tree: PrototypeTree) -> None:
+    """Print one row per level, fine to coarse: nodes, images per node and children per node."""
     table = Table(
         title=f"{tree.count:,} images, {len(tree.levels)} level{'s' * (len(tree.levels) > 1)}", title_justify="left"
     )
     table.add_column("level", justify="right")
-    for heading in ("nodes", "fewest images", "median", "most", "children per node", *columns):
-        table.add_column(heading.replace("_", " "), justify="right")
+    for heading in ("nodes", "fewest images", "median", "most", "children per node"):
+        table.add_column(heading, justify="right")
     for level, nodes in enumerate(tree.levels):
         sizes = tree.sizes(level)
         below = tree.levels[level - 1] if level else tree.count
         row = [str(level), f"{nodes:,}", f"{int(sizes.min()):,}", f"{int(sizes.median()):,}", f"{int(sizes.max()):,}"]
-        table.add_row(*row, f"{below / nodes:.1f}", *(values[level] for values in columns.values()))
+        table.add_row(*row, f"{below / nodes:.1f}")
     Console().print(table)

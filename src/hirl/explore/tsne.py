@@ -59,7 +59,7 @@ def colourings(collection: Collection, points: Tensor) -> list[Colouring]:
     return found
 
 
-def chosen_colouring(found: Sequence[Colouring], name: str | None) -> Colouring:
+def find_colouring(found: Sequence[Colouring], name: str | None) -> Colouring:
     """The colouring named label-0, tree-2 …; `label` or `tree` is the first of its kind, None the first of all."""
     if name is None:
         return found[0]

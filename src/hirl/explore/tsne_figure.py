@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from hirl.data.sources.escape import one_line
-from hirl.explore.figure_fonts import font_context
+from hirl.explore.figure_style import FAINT, INK, METADATA, font_context
 from hirl.explore.tsne import Colouring
 from hirl.files import atomic_write
 
 PANEL = 4.2  # inches
 LEGEND = 24  # groups in the legend, at most
-INK, FAINT = "#26282e", "#6d6f78"
 
 
 def group_colours(count: int) -> np.ndarray:
@@ -70,6 +69,5 @@ def write_map_figure(
                 )  # fmt: skip
         figure.text(0.005, 0.008, f"{algorithm}, {len(of):,} images, {colouring.name}", fontsize=6, color=FAINT)
         kind = file.suffix.lower()
-        metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}[kind]
         with atomic_write(file) as aside, aside.open("wb") as opened:
-            figure.savefig(opened, format=kind[1:], dpi=200, metadata=metadata, facecolor="white")
+            figure.savefig(opened, format=kind[1:], dpi=200, metadata=METADATA[kind], facecolor="white")

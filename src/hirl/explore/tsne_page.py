@@ -10,12 +10,10 @@ import torch
 from torch import Tensor
 
 from hirl.explore.collection import Collection
-from hirl.explore.page import SHEETS, file_data, packed, write_page
+from hirl.explore.page import SHEETS, file_data, pack, pack_fractions, write_page
 from hirl.explore.thumbnails import write_sheets
 from hirl.explore.tsne import Colouring
 from hirl.terminal.progress import Progress, no_progress
-
-STEPS = 65535
 
 
 def write_map_page(
@@ -36,15 +34,12 @@ def write_map_page(
     data = {
         "title": collection.name,
         "algorithm": algorithm,
-        "panels": [
-            {"title": title, "places": packed((places[order.numpy()] * STEPS).round().astype(np.int64), "u2")}
-            for title, places in panels
-        ],
+        "panels": [{"title": title, "places": pack_fractions(places[order.numpy()])} for title, places in panels],
         "colourings": [
-            {"name": one.name, "groups": list(one.groups), "of": packed(one.of[order], "i4")} for one in colourings
+            {"name": one.name, "groups": list(one.groups), "of": pack(one.of[order], "i4")} for one in colourings
         ],
-        "rows": packed(collection.rows[points[order]], "i4"),
-        "sheets": sheets.described(),
+        "rows": pack(collection.rows[points[order]], "i4"),
+        "sheets": sheets.layout(),
     } | file_data([images.path(index) for images, index in pictures], folder)
     write_page(aside, "map", f"{collection.name} · {algorithm}", data)
 

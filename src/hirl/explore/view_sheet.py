@@ -13,9 +13,10 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.skipped import Skipped
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
-from hirl.data.views.render import Batch, Normalisation, ViewRenderer
+from hirl.data.views.normalisation import Normalisation
+from hirl.data.views.render import Batch, ViewRenderer
+from hirl.explore.figure_style import FAINT, INK, PAPER
 
-_PAPER, _INK, _FAINT = (250, 249, 246), (38, 40, 46), (128, 130, 138)
 _HIDDEN = (226, 224, 217)  # a masked patch
 _GAP, _MARGIN, _HEADER = 8, 20, 22
 SMALLEST_TILE = 8  # pixels
@@ -54,13 +55,13 @@ def view_sheet(
     lefts = np.cumsum([_MARGIN, tile + 2 * _GAP, *(side + _GAP for side in sides[1:])])
     top = _MARGIN + _HEADER + (30 if title else 0)
     sheet = Image.new(
-        "RGB", (int(lefts[-1]) - _GAP + _MARGIN, top + len(indices) * (tile + _GAP) - _GAP + _MARGIN), _PAPER
+        "RGB", (int(lefts[-1]) - _GAP + _MARGIN, top + len(indices) * (tile + _GAP) - _GAP + _MARGIN), PAPER
     )
     pen = ImageDraw.Draw(sheet)
     if title:
-        pen.text((_MARGIN, _MARGIN - 4), title, _INK, ImageFont.load_default(20))
+        pen.text((_MARGIN, _MARGIN - 4), title, INK, ImageFont.load_default(20))
     for left, side, label in zip(lefts, sides, _labels(views), strict=False):
-        pen.text((int(left) + side // 2, top - 7), label, _FAINT, ImageFont.load_default(12), anchor="ms")
+        pen.text((int(left) + side // 2, top - 7), label, FAINT, ImageFont.load_default(12), anchor="ms")
     for row, index in enumerate(batch.index.tolist()):
         y = top + row * (tile + _GAP)
         columns = [_original(images, index, tile), *(_picture(view[row]) for view in batch.views)]
@@ -88,10 +89,10 @@ def _rendered(
     """The views of these images in [0, 1], without the loader's normalisation."""
     plain = Normalisation((0.0,) * images.channels, (1.0,) * images.channels)
     renderer = ViewRenderer(images, views, seed=seed, normalisation=plain, device=torch.device("cpu"), strict=False)
-    piece = renderer.begin(indices, epoch)
+    piece = renderer.render_in_worker(indices, epoch)
     for bad in piece.bad:
         skipped.add(bad)
-    return renderer.finish(piece, epoch)
+    return renderer.finish_on_device(piece, epoch)
 
 
 def _labels(views: tuple[View, ...]) -> list[str]:
@@ -112,7 +113,7 @@ def _original(images: ImageSet, index: int, tile: int) -> Image.Image:
     scale = tile / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
     picture = picture.resize(size, Image.Resampling.LANCZOS)
-    square = Image.new("RGB", (tile, tile), _PAPER)
+    square = Image.new("RGB", (tile, tile), PAPER)
     square.paste(picture, ((tile - size[0]) // 2, (tile - size[1]) // 2))
     return square
 

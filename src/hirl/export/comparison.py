@@ -1,4 +1,4 @@
-"""The check of every export: what the other tool's loader gives for random images, against torch."""
+"""Checks an export: the tool's own loader against torch on random images."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def compare_with_torch(export: Export, load: Callable[[Tensor], Outputs], *, too
             difference = float(gap / torch.where(rows.isfinite(), rows.abs(), 1.0).max().clamp(min=1))
             if not difference <= LARGEST:
                 raise ValueError(
-                    f"{name} by {tool} differs from torch by {difference:.1e} on random images, but by at most "
-                    f"{LARGEST:.0e} it should: this file was not written"
+                    f"{name} by {tool} differs from torch by {difference:.1e} on random images, but must differ by at "
+                    f"most {LARGEST:.0e}: this file was not written"
                 )
             largest = max(largest, difference)
     return largest

@@ -157,7 +157,7 @@ def check_export(to: str, out: Path, *, levels: bool) -> None:
 def _names(
     encoder: Encoder, identity: str | None, file: str | os.PathLike[str] | None, *, levels: bool
 ) -> dict[str, str] | None:
-    """`identity`: that of the tree of images without a run."""
+    """`identity`: id of the tree, for images without a run."""
     if file is None:
         return None
     tree = identity or encoder.tree

@@ -94,14 +94,14 @@ def check_tree_export(to: str, out: Path) -> None:
         raise ValueError(f"a tree as {to} is a file named *{' or *'.join(suffixes)}, not {str(out)!r}")
 
 
-def find_exemplars(collection: Collection, count: int = EXEMPLARS) -> dict[str, list[str]]:
+def find_exemplars(collection: Collection) -> dict[str, list[str]]:
     """By level and number, the files of a node's most typical images."""
     typical, path = collection.typicality().numpy(), collection.tree.path(collection.tree.leaves).numpy()
     found: dict[str, list[str]] = {}
     for level in range(path.shape[1]):
         for image in np.lexsort((-typical[:, level], path[:, level])).tolist():
             files = found.setdefault(f"{level}-{path[image, level]}", [])
-            if len(files) < count:
+            if len(files) < EXEMPLARS:
                 files.append(collection.images.path(image))
     return found
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hirl.data.loader import default_normalisation, resized_side
-from hirl.data.views.render import Normalisation
+from hirl.data.loader import resized_side
+from hirl.data.views.normalisation import Normalisation, default_normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
 from hirl.encoders.weights_source import Interpolation
@@ -64,8 +64,8 @@ class Export:
         found |= {} if self.encoder.provenance is None else {"provenance": str(self.encoder.provenance)}
         return json.dumps(found, ensure_ascii=False)
 
-    def refusal(self, tool: str) -> ValueError:
-        """What to raise if a tool does not have this network."""
+    def unsupported_error(self, tool: str) -> ValueError:
+        """The error for a tool that does not have this network."""
         network = self.encoder.network
         kind = "a frozen network with an adapter" if isinstance(network, AdaptedNetwork) else type(network).__name__
         return ValueError(
@@ -129,7 +129,7 @@ class LevelNetworks(nn.Module):
         super().__init__()
         assert trained.paths is not None
         self._embed = trained.method.embed
-        self.parts = nn.ModuleList(_called(trained.method, lambda: trained.method.embed(images)))
+        self.parts = nn.ModuleList(_called_modules(trained.method, lambda: trained.method.embed(images)))
         self.heads = trained.paths.heads
 
     def forward(self, images: Tensor) -> list[Tensor]:
@@ -137,7 +137,7 @@ class LevelNetworks(nn.Module):
         return [z0, *(head(z0) for head in self.heads)]
 
 
-def _called(module: nn.Module, run: Callable[[], object]) -> list[nn.Module]:
+def _called_modules(module: nn.Module, run: Callable[[], object]) -> list[nn.Module]:
     """The submodules that a function calls, without those inside another one."""
     called: set[int] = set()
 
@@ -175,7 +175,7 @@ def prepare(
     pixels = _pixels(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     if not levels:
         network = ImageNetwork(encoder.network, pixels)
-        return _checked(Export(encoder, network.eval(), pixels, ("features",)))
+        return _check(Export(encoder, network.eval(), pixels, ("features",)))
     tree = encoder.tree if tree is None else tree
     if tree is None:
         raise ValueError(
@@ -191,7 +191,7 @@ def prepare(
         z = 1 + len(heads.heads)
     outputs = ("features", *(f"z{level}" for level in range(z)), "path", "confidence")
     network = ImageNetwork(backbone, pixels, heads, tree)
-    return _checked(Export(encoder, network.eval(), pixels, outputs, tree, dict(names or {})))
+    return _check(Export(encoder, network.eval(), pixels, outputs, tree, dict(names or {})))
 
 
 def _pixels(
@@ -219,6 +219,6 @@ def _hash(network: nn.Module) -> str:
     return network_hash({name: value for name, value in network.state_dict().items() if isinstance(value, Tensor)})
 
 
-def _checked(export: Export) -> Export:
+def _check(export: Export) -> Export:
     check_features(export.encoder.name, lambda images: export.network(images)["features"], export.random_images(2))
     return export

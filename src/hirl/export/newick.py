@@ -1,7 +1,7 @@
 """Newick: a tree as one line of nested brackets, which programs for phylogenetic trees read.
 
 Every node has its name as a label, a branch of length 1, and id, number of images and exemplars in a comment of the NHX
-form, `[&&NHX:id=2-17:count=12:exemplars=a.jpg]`, which programs that do not know it skip.
+form, `[&&NHX:id=2-17:count=12:exemplars=a.jpg]`; other programs ignore it.
 """
 
 from __future__ import annotations

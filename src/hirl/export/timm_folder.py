@@ -25,7 +25,7 @@ def write_timm(export: Export, out: Path) -> float:
     """Write the folder, and return the largest difference between timm's network and ours."""
     config = timm_config(export)
     if config is None:
-        raise export.refusal("timm")
+        raise export.unsupported_error("timm")
     with atomic_folder(out) as aside:
         return fill_timm_folder(export, config, aside)
 

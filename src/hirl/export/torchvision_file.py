@@ -15,19 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from hirl.encoders.encoder_file import Weights
+from hirl.encoders.published import TORCHVISION
+from hirl.encoders.torchvision_networks import classifier_of, vit_to_torchvision
 from hirl.export.comparison import compare_with_torch
 from hirl.export.network import Export
 from hirl.files import atomic_write
-
-PREFIX = "torchvision:"
-BLOCK = "encoder.layers.encoder_layer_"
-# Parts of names in timm and in torchvision's VisionTransformer.
-TRANSLATED = (
-    ("cls_token", "class_token"), ("pos_embed", "encoder.pos_embedding"), ("patch_embed.proj.", "conv_proj."),
-    ("blocks.", BLOCK), (".norm1.", ".ln_1."), (".norm2.", ".ln_2."), (".attn.qkv.", ".self_attention.in_proj_"),
-    (".attn.proj.", ".self_attention.out_proj."), (".mlp.fc1.", ".mlp.0."), (".mlp.fc2.", ".mlp.3."),
-    ("norm.", "encoder.ln."),
-)  # fmt: skip
 
 
 class Twin(NamedTuple):
@@ -79,21 +71,22 @@ def find_twin(export: Export) -> Twin:
     about, network = export.encoder.about, export.encoder.network
     name, args = str(about.get("backbone", "")), dict(about.get("backbone_args") or {})
     weights = {key: tensor.detach().cpu().contiguous() for key, tensor in network.state_dict().items()}
-    if name.startswith(PREFIX):
-        return Twin(name.removeprefix(PREFIX), args, _last_linear(name.removeprefix(PREFIX), args), weights)
+    if name.startswith(TORCHVISION):
+        name = name.removeprefix(TORCHVISION)
+        return Twin(name, args, _classifier(name, args), weights)
     shape = getattr(network, "patch_embed", None)
     if shape is not None and "cls_token" in weights:
         arguments = _transformer_arguments(network, export.pixels.size, weights)
-        translated = {_translate(key): tensor for key, tensor in weights.items()}
+        translated = {vit_to_torchvision(key): tensor for key, tensor in weights.items()}
         twin = Twin("VisionTransformer", arguments, "heads.head", translated)
         if _fits(twin):
             return twin
     elif name in models.list_models(models):
         own = {"init_weights": False} if "init_weights" in _parameters(name) else {}
-        twin = Twin(name, own, _last_linear(name, own), weights)
+        twin = Twin(name, own, _classifier(name, own), weights)
         if _fits(twin):
             return twin
-    raise export.refusal("torchvision")
+    raise export.unsupported_error("torchvision")
 
 
 def _transformer_arguments(network: nn.Module, size: int, weights: Weights) -> dict[str, Any]:
@@ -108,25 +101,18 @@ def _transformer_arguments(network: nn.Module, size: int, weights: Weights) -> d
     }
 
 
-def _translate(key: str) -> str:
-    for ours, theirs in TRANSLATED:
-        if ours in key and (ours.startswith(".") or key.startswith(ours)):
-            key = key.replace(ours, theirs, 1)
-    return key
-
-
 def _fits(twin: Twin) -> bool:
     with torch.device("meta"):
         own = {key: tensor.shape for key, tensor in twin.make().state_dict().items()}
     return own == {key: tensor.shape for key, tensor in twin.weights.items()}
 
 
-def _last_linear(name: str, arguments: dict[str, Any]) -> str:
+def _classifier(name: str, arguments: dict[str, Any]) -> str:
     from torchvision import models
 
     with torch.device("meta"):
         network: nn.Module = getattr(models, name)(**arguments)
-    return [place for place, layer in network.named_modules() if isinstance(layer, nn.Linear)][-1]
+    return classifier_of(network, name)
 
 
 def _parameters(name: str) -> set[str]:

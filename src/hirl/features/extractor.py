@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl import ranks
-from hirl.data.loader import EvaluationLoader, check_workers, normalisation
+from hirl.data.loader import EvaluationLoader, check_workers
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.views.render import Normalisation
+from hirl.data.views.normalisation import Normalisation, choose_normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
 from hirl.encoders.weights_source import Interpolation
@@ -27,7 +27,7 @@ from hirl.features.forward_pass import forward_pass
 from hirl.features.open_encoder import Encoder
 from hirl.features.view_cache import CachedViews, PlainFeatures, cached_views
 from hirl.methods.base import Method
-from hirl.processes import by_the_first
+from hirl.processes import run_on_first
 from hirl.runs.representations import Trained
 from hirl.terminal.progress import Progress, no_progress
 
@@ -84,7 +84,7 @@ def preprocessing_for(
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size is {image_size}, but must be at least 1; leave it out for the default")
     size = image_size or encoder.size_for(images.default_size)
-    normal = normalisation(images, encoder.mean or _tuple(mean), encoder.std or _tuple(std))
+    normal = choose_normalisation(images, encoder.mean or _tuple(mean), encoder.std or _tuple(std))
     form = encoder.format
     resize = interpolation or ("bilinear" if form is None else form.interpolation)
     return Preprocessing(size, normal, device, workers, resize, None if form is None else form.crop)
@@ -188,7 +188,7 @@ class Extractor:
             if resized.crop is not None:
                 key["crop"] = resized.crop
             world = ranks.world()
-            known = world.size > 1 and by_the_first(lambda: cache.find(kind, key) is not None)
+            known = world.size > 1 and run_on_first(lambda: cache.find(kind, key) is not None)
             if world.rank == 0:
                 self._computed[kind, images] = cache.get_or_compute(kind, key, compute)
             elif known:  # the first process reads them

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hirl.encoders.checkpoints import unwrapped
+from hirl.encoders.checkpoints import strip_wrappers
 from hirl.encoders.encoder_file import Weights, fit_weights, load_content
 from hirl.methods.base import Method
 
@@ -73,7 +73,7 @@ def find_foreign_state(kind: type[Method], file: Path) -> ForeignState | None:
     content = load_content(file)
     found: Weights = {}
     for within, renames in known.renames.items():
-        for name, tensor in (unwrapped(content.get(within)) or {}).items():
+        for name, tensor in (strip_wrappers(content.get(within)) or {}).items():
             place = _place(name, renames)
             if place != NOWHERE:
                 found[place] = tensor

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hirl.config import find_class
-from hirl.config.classes import is_elsewhere, known_classes
+from hirl.config.classes import is_outside_hirl, known_classes
 from hirl.encoders.encoder_file import network_hash
 from hirl.files import Damaged
 from hirl.hierarchy.paths import SemanticPaths
@@ -114,7 +114,7 @@ def method_facts(run: RunFolder, given: str | type[Method] | None) -> Facts:
     if given is not None:
         return method_class(run, given).facts
     path = str(run.config["method"]["class_path"])
-    known = {} if is_elsewhere(path) else known_classes(Method)
+    known = {} if is_outside_hirl(path) else known_classes(Method)
     return known.get(path.rpartition(".")[2], Method).facts
 
 

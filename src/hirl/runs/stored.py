@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from hirl.data.loader import default_normalisation
-from hirl.data.views.render import Normalisation
+from hirl.data.views.normalisation import Normalisation, default_normalisation
 from hirl.encoders.encoder_file import EncoderMetadata, load_encoder, save_encoder
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method

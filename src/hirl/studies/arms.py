@@ -13,7 +13,7 @@ from hirl.config import to_plain
 from hirl.config.parser import load
 from hirl.hierarchy.builder import TreeBuilder
 from hirl.hierarchy.settings import Hierarchy
-from hirl.processes import started
+from hirl.processes import process_count
 from hirl.runs.folder import RunFolder
 
 BASE, HIRL = "base", "HIRL"
@@ -38,7 +38,7 @@ def make_arms(
     changed: dict[str, Mapping[str, Any]] = dict(arms) or {HIRL: {}}
     for name, values in ablate.items():
         for value in values:
-            if (arm := f"{name}={_shown(value)}") in changed:
+            if (arm := f"{name}={_value_text(value)}") in changed:
                 raise ValueError(f"the arm {arm} is given twice")
             changed[arm] = {name: value}
     if BASE in changed:
@@ -77,7 +77,7 @@ def arm_folder(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "=.-" else "-" for letter in name)
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
@@ -94,7 +94,7 @@ def next_arms(names: Sequence[str], folder: Path, is_done: Callable[[str], bool]
 
     The processes of one run train every arm together.
     """
-    if started() > 1:
+    if process_count() > 1:
         yield from names
     else:
         yield from share_tasks(names, folder, is_done)

@@ -11,6 +11,7 @@ import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -86,44 +87,72 @@ def compare(
     made = {}
     for name in recipes:
         if options[name]["hierarchy"] is None:
-            raise ValueError(f"the recipe {name!r} has hierarchy null, but a comparison needs HIRL's settings")
+            raise ValueError(f"the recipe {name!r} has hierarchy null, but must have HIRL's settings for a comparison")
         trained_on = _checked_images(data, evaluation_data, test_data, tasks, options[name])
         made[name] = _resolved_arms(name, options[name], trained_on, arms or {}, ablate or {}, classes)
-    figures: Figures = {}
-    times: Figures = {}
     every = {
         f"{name.replace('/', '-')} {arm_folder(arm)} {seed}".replace(" ", "-"): (name, arm, seed)
         for name in recipes
         for seed in seeds
         for arm in made[name]
     }
-
-    def finish(place: str) -> None:
-        """Train and evaluate an arm, or read what was kept of it."""
-        name, arm, seed = every[place]
-        changed = {"seed": seed, "accelerator": accelerator}
-        base = next(Run(folder / one) for one, key in every.items() if key == (name, BASE, seed))
-        run = _trained(data, options[name] | changed, made[name][arm], folder / place, base, list(made[name].values()))
-        figures[labels[name], arm, seed] = _evaluated(run, tasks, evaluation_data, test_data)
-        times[labels[name], arm, seed] = epoch_times(run)
-
+    comparison = _Comparison(data, folder, options, made, every, labels, tasks, evaluation_data, test_data, accelerator)
     asked = hashlib.sha256(repr((tasks, evaluation_data, test_data)).encode()).hexdigest()[:8]
     with closing(next_arms(list(every), folder, lambda place: (folder / f".{place}.{asked}").exists())) as places:
         for place in places:
-            finish(place)
+            comparison.finish(place)
             (folder / f".{place}.{asked}").touch()
+            figures = comparison.figures
             known = {key: value for key, value in figures.items() if (key[0], BASE, key[2]) in figures}
             if known:  # so that one can look at what there is
-                _write(folder, known, {key: times[key] for key in known}, list(seeds))
-    order = [(labels[name], arm, seed) for name, arm, seed in every.values()]
-    for place, key in zip(every, order, strict=True):  # those of other processes or an earlier call
-        if key not in figures:
-            finish(place)
-    figures, times = ({key: found[key] for key in order} for found in (figures, times))
+                _write(folder, known, {key: comparison.times[key] for key in known}, list(seeds))
+    for place in every:  # those of other processes or an earlier call
+        if comparison.key(place) not in comparison.figures:
+            comparison.finish(place)
+    order = [comparison.key(place) for place in every]
+    figures, times = ({key: found[key] for key in order} for found in (comparison.figures, comparison.times))
     tables = _write(folder, figures, times, list(seeds))
     write_plots(folder, by_figure(figures, list(seeds)))
     print_tables(tables)
     return folder
+
+
+@dataclass
+class _Comparison:
+    """What is compared, and the figures and epoch times of the arms that are finished.
+
+    options  of every recipe
+    arms     of every recipe, by name
+    places   by folder name of a run: its recipe, arm and seed
+    labels   the name of every recipe in tables
+    """
+
+    data: Any
+    folder: Path
+    options: Mapping[str, Mapping[str, Any]]
+    arms: Mapping[str, Mapping[str, ResolvedHierarchy | None]]
+    places: Mapping[str, tuple[str, str, int]]
+    labels: Mapping[str, str]
+    tasks: Sequence[str | Evaluation]
+    evaluation_data: Any
+    test_data: Any
+    accelerator: str
+    figures: Figures = field(default_factory=dict)
+    times: Figures = field(default_factory=dict)
+
+    def key(self, place: str) -> tuple[str, str, int]:
+        name, arm, seed = self.places[place]
+        return self.labels[name], arm, seed
+
+    def finish(self, place: str) -> None:
+        """Train and evaluate an arm, or read what was kept of it."""
+        name, arm, seed = self.places[place]
+        options = {**self.options[name], "seed": seed, "accelerator": self.accelerator}
+        base = next(Run(self.folder / one) for one, key in self.places.items() if key == (name, BASE, seed))
+        arms = self.arms[name]
+        run = _trained(self.data, options, arms[arm], self.folder / place, base, list(arms.values()))
+        self.figures[self.key(place)] = _evaluated(run, self.tasks, self.evaluation_data, self.test_data)
+        self.times[self.key(place)] = epoch_times(run)
 
 
 def _trained(

@@ -118,7 +118,7 @@ def grid(N: int, levels: Sequence[Sequence[int]] | None, negatives: Sequence[int
     trees = [check_levels(sizes, N) for sizes in levels]
     counts = NEGATIVES if negatives is None else negatives
     if not trees or not counts or min(counts) < 1:
-        raise ValueError(f"levels is {levels} and negatives {negatives}, but each must name something to try")
+        raise ValueError(f"levels is {levels} and negatives {negatives}, but neither may be empty")
     return list(dict.fromkeys((sizes, min(count, sizes[0] - 1)) for sizes, count in product(trees, counts)))
 
 

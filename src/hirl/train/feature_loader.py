@@ -15,7 +15,8 @@ from torch import Tensor
 
 from hirl.data.upload import upload
 from hirl.data.views.draws import Ints, permutation, uniforms
-from hirl.data.views.render import Batch, Normalisation
+from hirl.data.views.normalisation import Normalisation
+from hirl.data.views.render import Batch
 from hirl.features.view_cache import CachedViews
 from hirl.seeds import CACHED_VIEW, PARTNER_VIEW
 from hirl.train.partners import find_partners

@@ -8,7 +8,8 @@ from typing import TypedDict
 import torch
 from lightning_fabric import Fabric
 
-from hirl.data.loader import EvaluationLoader, Loader, normalisation
+from hirl.data.loader import EvaluationLoader, Loader
+from hirl.data.views.normalisation import choose_normalisation
 from hirl.encoders.backbones import width
 from hirl.features.view_cache import PlainFeatures
 from hirl.hierarchy.paths import SemanticPaths
@@ -100,7 +101,7 @@ def _open_loaders(
         len(views),
         batch_size=batch_size,
         seed=seed,
-        normalisation=normalisation(data.images, settings.mean, settings.std),
+        normalisation=choose_normalisation(data.images, settings.mean, settings.std),
         neighbours=settings.neighbours,
         **share,
     )

@@ -13,8 +13,8 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from hirl.data.loader import default_normalisation
 from hirl.data.views import Jitter, View
+from hirl.data.views.normalisation import default_normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import width
 from hirl.encoders.embedded import DEFAULT_ENCODER

@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 
 from hirl.data.annotations.annotated_images import DetectionSet
 from hirl.data.annotations.detection_folder import open_detection
-from hirl.data.views.render import Normalisation
+from hirl.data.views.normalisation import Normalisation
 from hirl.encoders.backbones import make_backbone
 from hirl.evals.detection.detector import Detector, make_detector, trained_parameters
 from hirl.evals.detection.detector_training import Training

@@ -12,7 +12,7 @@ from hirl.data.annotations.voc import read_voc
 
 PARTS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test", "testing")}
 IMAGE_FOLDERS = ("images", "JPEGImages", "")
-LOOKED_AT = 20  # images whose files tell in which folder they lie
+LOOKED_AT = 20  # images used to find the image folder
 
 
 def open_detection(

@@ -41,13 +41,13 @@ class Shapes(ImageSet):
         self, *, images: int = 10_000, size: int = 32, seed: int = 0, split: str = "train", cache: bool = True
     ) -> None:
         if images < 1:
-            raise ValueError(f"images is {images!r}, but must be at least 1.")
+            raise ValueError(f"images is {images!r}, but must be at least 1")
         if not SMALLEST <= size <= LARGEST:
-            raise ValueError(f"size is {size!r}, but must be from {SMALLEST} to {LARGEST} pixels.")
+            raise ValueError(f"size is {size!r}, but must be from {SMALLEST} to {LARGEST} pixels")
         if not 0 <= seed < 2**63:
-            raise ValueError(f"seed is {seed!r}, but must be from 0 to 2**63 - 1.")
+            raise ValueError(f"seed is {seed!r}, but must be from 0 to 2**63 - 1")
         if split not in SPLITS:
-            raise ValueError(f"split is {split!r}, but must be one of {', '.join(map(repr, SPLITS))}.")
+            raise ValueError(f"split is {split!r}, but must be one of {', '.join(map(repr, SPLITS))}")
         self.images, self.size, self.seed, self.split = images, size, seed, split
         kind = torch.from_numpy(picture_kinds(seed=seed, split=split, images=images))
         family = kind // (len(KINDS) // len(FAMILIES))
@@ -89,7 +89,7 @@ class Shapes(ImageSet):
                 self.pixels = torch.from_numpy(np.load(file, mmap_mode="c"))
                 return
             except OSError as error:
-                warnings.warn(f"Shapes are kept in memory only: {file} cannot be used ({error}).", stacklevel=3)
+                warnings.warn(f"{file} cannot be used ({error}): the shapes are kept in memory only", stacklevel=3)
                 self._cached = False
         pixels = np.empty(shape, dtype=np.uint8)
         start = 0

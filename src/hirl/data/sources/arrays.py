@@ -56,11 +56,11 @@ def as_pixels(images: np.ndarray | Tensor, *, channels: int, name: str) -> Tenso
     array = images.detach().cpu().numpy() if isinstance(images, Tensor) else images
     if array.dtype not in (np.uint8, np.uint16):
         raise ValueError(
-            f"The images of {name} are of type {array.dtype}; they must be uint8 (0 to 255) or uint16 (0 to 65535)."
+            f"the images of {name} are of type {array.dtype}, but must be uint8 (0 to 255) or uint16 (0 to 65535)"
         )
     array = _channels_first(array, name)
     if 0 in array.shape:
-        raise ValueError(f"The images of {name} have shape {array.shape}, which is empty.")
+        raise ValueError(f"the images of {name} have shape {array.shape}, but must not be empty")
     if array.dtype == np.uint8 and array.shape[1] == channels:
         return torch.from_numpy(array if array.flags.writeable else array.copy())
     pixels = torch.empty((len(array), channels, *array.shape[2:]), dtype=torch.uint8)
@@ -76,8 +76,8 @@ def _channels_first(array: np.ndarray, name: str) -> np.ndarray:
     first, last = (array.ndim == 4 and array.shape[axis] in (1, 3, 4) for axis in (1, 3))
     if first == last:
         raise ValueError(
-            f"The images of {name} have shape {array.shape}; they must be (N, H, W), (N, H, W, C) or (N, C, H, W) "
-            "with C = 1, 3 or 4 in one place."
+            f"the images of {name} have shape {array.shape}, but must have (N, H, W), (N, H, W, C) or (N, C, H, W) "
+            "with C = 1, 3 or 4 in one place"
         )
     return array if first else array.transpose(0, 3, 1, 2)
 
@@ -103,8 +103,8 @@ def open_npz(path: Path, *, split: str | None, channels: int) -> ArrayImages:
     pairs = _pairs(keys)
     if not pairs:
         raise ValueError(
-            f"{name} holds {', '.join(map(repr, keys)) or 'nothing'}; its images must be named "
-            f"{', '.join(map(repr, _IMAGE_KEYS))}, or 'train_images' and so on."
+            f"{name} holds {', '.join(map(repr, keys)) or 'nothing'}, but its images must be named "
+            f"{', '.join(map(repr, _IMAGE_KEYS))}, or 'train_images' and so on"
         )
     if None in pairs:
         no_splits(split, name=name)
@@ -122,11 +122,11 @@ def _load_npz(path: Path, name: str, wanted: tuple[str, ...] = ()) -> dict[str, 
     try:
         stored = np.load(path, allow_pickle=False)
         if not isinstance(stored, np.lib.npyio.NpzFile):
-            raise ValueError("it holds a single array; load it and pass the array")
+            raise ValueError("it holds a single array: load it and pass the array")
         with stored:
             return {key: stored[key] if key in wanted else None for key in stored.files}
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{name} cannot be read as .npz: {one_line(str(error)).rstrip('.')}.") from error
+        raise ValueError(f"{name} cannot be read as .npz: {one_line(str(error)).rstrip('.')}") from error
 
 
 def _pairs(keys: list[str]) -> dict[str | None, tuple[str, str]]:

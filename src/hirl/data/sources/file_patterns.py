@@ -41,7 +41,7 @@ def find_files(text: str, suffixes: tuple[str, ...]) -> tuple[str, list[str]]:
             found += [_address(files, name) for name in names if name.lower().endswith(suffixes)]
         files, path = url_to_fs(before if before == text else before.rpartition("/")[0] or ".")
     except (ValueError, ImportError, OSError) as error:
-        raise ValueError(f"{one_line(text)} cannot be opened: {error}.") from error
+        raise ValueError(f"{one_line(text)} cannot be opened: {error}") from error
     return _address(files, path), list(dict.fromkeys(found))
 
 

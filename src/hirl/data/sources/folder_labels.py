@@ -51,9 +51,9 @@ def given_labels(labels: object, *, count: int, name: str) -> tuple[Tensor, Labe
     if table.ndim == 1:
         table = table[:, None]
     if table.ndim != 2 or table.shape[1] == 0:
-        raise ValueError(f"The labels of {name} have shape {table.shape}; they must be (N,) or (N, levels).")
+        raise ValueError(f"the labels of {name} have shape {table.shape}, but must have (N,) or (N, levels)")
     if len(table) != count:
-        raise ValueError(f"{name} has {count} images but {len(table)} labels; each image needs one.")
+        raise ValueError(f"{name} has {count} images and {len(table)} labels, but must have one label per image")
     columns = [_numbered(column, name) for column in table.T]
     return torch.stack([numbers for numbers, _ in columns], dim=1), tuple(names for _, names in columns)
 
@@ -63,7 +63,7 @@ def _numbered(column: np.ndarray, name: str) -> tuple[Tensor, tuple[str, ...]]:
         names, numbers = np.unique(column, return_inverse=True)
         return torch.from_numpy(numbers.astype(np.int64)), tuple(one_line(str(value)) for value in names)
     if column.dtype.kind not in "iu":
-        raise ValueError(f"The labels of {name} are of type {column.dtype}; they must be integers or names.")
+        raise ValueError(f"the labels of {name} are of type {column.dtype}, but must be integers or names")
     if column.min() < 0:
-        raise ValueError(f"The labels of {name} contain {column.min()}; class numbers start at 0.")
+        raise ValueError(f"the labels of {name} contain {column.min()}, but must be at least 0")
     return torch.from_numpy(column.astype(np.int64)), tuple(map(str, range(int(column.max()) + 1)))

@@ -67,10 +67,10 @@ def open_hugging_face(source: Any, *, split: str | None, channels: int, name: st
         name = name or source.info.dataset_name or "datasets.Dataset"
         no_splits(split, name=name)
     else:
-        raise ValueError(f"A {type(source).__name__} has no index; load it without streaming=True.")
+        raise ValueError(f"the source is a {type(source).__name__}, which has no index: load it without streaming=True")
     rows = source.with_format(None)
     if len(rows) == 0:
-        raise ValueError(f"{name} has no rows.")
+        raise ValueError(f"{name} has no rows")
     column = _image_column(rows, library, name)
     labels, label_names = _labels(rows, library, name)
     encoded = rows.select_columns([column]).cast_column(column, library.Image(decode=False))
@@ -97,7 +97,7 @@ def open_parquet(name: str, files: Path | Sequence[str], *, split: str | None, c
         found = library.load_dataset("parquet", **place)
     except (library.exceptions.DatasetGenerationError, ValueError, OSError) as error:
         reason = one_line(str(error.__cause__ or error)).rstrip(".")
-        raise ValueError(f"The parquet files in {name} cannot be read: {reason}.") from error
+        raise ValueError(f"the parquet files in {name} cannot be read: {reason}") from error
     if len(found) == 1 and split is None:
         return open_hugging_face(next(iter(found.values())), split=None, channels=channels, name=name)
     return open_hugging_face(found, split=split, channels=channels, name=name)
@@ -107,7 +107,7 @@ def _library() -> ModuleType:
     try:
         import datasets
     except ImportError as error:
-        raise ImportError("This source needs the library datasets: pip install datasets.") from error
+        raise ImportError("this source needs the library datasets: pip install datasets") from error
     return datasets
 
 
@@ -118,7 +118,7 @@ def _image_column(rows: Any, library: ModuleType, name: str) -> str:
     if len(found) != 1:
         problem = f"the image columns {', '.join(map(repr, found))}" if found else "no image column"
         raise ValueError(
-            f"{name} has {problem} among {', '.join(map(repr, rows.column_names))}; it must have exactly one."
+            f"{name} has {problem} among {', '.join(map(repr, rows.column_names))}, but must have exactly one"
         )
     return found[0]
 
@@ -137,7 +137,7 @@ def _labels(rows: Any, library: ModuleType, name: str) -> tuple[Tensor | None, L
         if (table < 0).all():  # the hub's mark of a split with withheld labels
             return None, ()
         if (table < 0).any():
-            raise ValueError(f"{name} has labels for some rows and -1 for others; keep only rows with labels.")
+            raise ValueError(f"{name} has labels for some rows and -1 for others: keep only rows with labels")
         return torch.from_numpy(table.astype(np.int64)), tuple(tuple(kinds[column].names) for column in columns)
     if "label" in rows.column_names:
         return given_labels(_values(rows, "label"), count=len(rows), name=name)

@@ -1,4 +1,4 @@
-"""What tells one set of images from another, as plain data."""
+"""Identity of an image set, as plain data, for cache keys and protocols."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def open_idx(root: Path, file_names: Iterable[str], *, split: str | None, channe
             (images if match["kind"].lower() == "images" else labels)[part] = root / file_name
     name = one_line(str(root))
     if not images:
-        raise ValueError(f"{name} has idx files of labels but none of images.")
+        raise ValueError(f"{name} has idx files of labels, but none of images")
     part = choose_split(split, images, name=name)
     found = read_idx(images[part], dimensions=3)
     numbers = read_idx(labels[part], dimensions=1) if part in labels else None
@@ -47,11 +47,11 @@ def read_idx(path: Path, *, dimensions: int) -> np.ndarray:
         with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
             head = file.read(4 + 4 * dimensions)
             if head[:4] != bytes((0, 0, _UNSIGNED_BYTES, dimensions)) or len(head) != 4 + 4 * dimensions:
-                raise ValueError(f"{name} is not an idx file of unsigned bytes with {dimensions} dimension(s).")
+                raise ValueError(f"{name} is not an idx file of unsigned bytes with {dimensions} dimension(s)")
             shape = tuple(int(size) for size in np.frombuffer(head, dtype=">u4", offset=4))
             values = file.read(math.prod(shape) + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{name} cannot be read: {one_line(str(error))}.") from error
+        raise ValueError(f"{name} cannot be read: {one_line(str(error))}") from error
     if len(values) != math.prod(shape):
-        raise ValueError(f"{name} announces {math.prod(shape):,} values but does not hold that many.")
+        raise ValueError(f"{name} announces {math.prod(shape):,} values, but does not hold that many")
     return np.frombuffer(values, dtype=np.uint8).reshape(shape)

@@ -66,8 +66,8 @@ def _explain_no_labels(flat: bool, name: str, *, required: bool) -> None:
     """Warn about images beside class folders, but not about a flat folder; raise ValueError if labels are required."""
     problem = f"{name} has no class folders" if flat else f"{name} has images beside its class folders"
     if required:
-        raise ValueError(f"{problem}, so labelled=True is not possible.")
+        raise ValueError(f"{problem}, so labelled=True is not possible")
     if not flat:
         warnings.warn(
-            f"{problem}, so it is treated as unlabelled; move them into a class folder to have labels.", stacklevel=4
+            f"{problem}, so it is treated as unlabelled: move them into a class folder to have labels", stacklevel=4
         )

@@ -78,7 +78,7 @@ class ImageSet(ABC):
 
     def _check(self, index: int) -> None:
         if not 0 <= index < len(self):
-            raise IndexError(f"{self.name} has images 0 to {len(self) - 1}, not {index}.")
+            raise IndexError(f"{self.name} has images 0 to {len(self) - 1}, not {index}")
 
     def _decode(self, data: bytes, index: int, shorter: int | None) -> Tensor:
         try:

@@ -65,8 +65,8 @@ def _read(file: Path) -> list[_Entry]:
         path = PurePosixPath(line["path"] if line else "")
         if line is None or path.is_absolute() or ".." in path.parts:  # a second leading / makes it absolute
             raise ValueError(
-                f"Line {place} of {one_line(str(file))} is {one_line(text)!r}; it must be a path below "
-                "the folder and a class number."
+                f"line {place} of {one_line(str(file))} is {one_line(text)!r}, but must be a path below the folder and "
+                "a class number"
             )
         entries.append((path, int(line["label"])))
     return entries
@@ -88,5 +88,5 @@ def _start(root: Path, first: PurePosixPath) -> Path:
             return folder
     raise ValueError(
         f"{one_line(str(first))}, the first image listed for {one_line(str(root))}, is neither there nor in a folder "
-        "directly below: unpack the images next to their lists."
+        "directly below: unpack the images next to their lists"
     )

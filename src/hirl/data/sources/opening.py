@@ -50,7 +50,7 @@ def open_images(
         download: For torchvision's data sets: whether to download a missing set.
     """
     if channels not in (1, 3):
-        raise ValueError(f"channels is {channels!r}, but must be 3 (colour) or 1 (greyscale).")
+        raise ValueError(f"channels is {channels!r}, but must be 3 (colour) or 1 (greyscale)")
     if not isinstance(source, str | os.PathLike):
         return _open_object(source, split, channels)
     text = os.fspath(source)
@@ -61,7 +61,7 @@ def open_images(
     name = known_name(text)
     if root is not None or (name is not None and not path.exists()):
         if name is None:
-            raise ValueError(f"{text!r} is not the name of a data set; with root= choose one of {', '.join(KNOWN)}.")
+            raise ValueError(f"{text!r} is not the name of a data set: with root= choose one of {', '.join(KNOWN)}")
         place = None if root is None else Path(root).expanduser()
         return open_torchvision(name, root=place, split=split, download=download, channels=channels)
     if path.is_dir():
@@ -76,7 +76,7 @@ def open_images(
         return open_shards(str(path), [str(path)], split=split, channels=channels)
     if path.suffix.lower() == PARQUET:
         return open_parquet(one_line(text), [str(path)], split=split, channels=channels)
-    raise ValueError(f"{one_line(text)} is not a set of images; pass a folder, a .npz or .parquet file, or tar shards.")
+    raise ValueError(f"{one_line(text)} is not a set of images: pass a folder, a .npz or .parquet file, or tar shards")
 
 
 def _open_pattern(text: str, split: str | None, channels: int) -> ImageSet:
@@ -86,24 +86,24 @@ def _open_pattern(text: str, split: str | None, channels: int) -> ImageSet:
         return open_shards(root, shards, split=split, channels=channels)
     if found:
         return open_parquet(one_line(text), found, split=split, channels=channels)
-    raise ValueError(f"{one_line(text)} is neither a path nor leads to any tar shard or parquet file.")
+    raise ValueError(f"{one_line(text)} is neither a path nor leads to any tar shard or parquet file")
 
 
 def _open_object(source: Any, split: str | None, channels: int) -> ImageSet:
     if isinstance(source, ImageSet):
         no_splits(split, name=source.name)
         if source.channels != channels:
-            raise ValueError(f"channels is {channels}, but must be that of {source.name}, {source.channels}.")
+            raise ValueError(f"channels is {channels}, but must be that of {source.name}, {source.channels}")
         return source
     if is_hugging_face(source):
         return open_hugging_face(source, split=split, channels=channels)
     images, labels = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
     if isinstance(images, np.ndarray | Tensor):
-        no_splits(split, name="An array")
+        no_splits(split, name="the array")
         return from_arrays(images, labels, name="array", channels=channels)
     raise ValueError(
-        f"A {type(source).__name__} is not a source of images; pass a path, a data set's name, an array, a pair "
-        "(images, labels), or an object of the library datasets."
+        f"the source of images is a {type(source).__name__}, but must be a path, a data set's name, an array, a pair "
+        "(images, labels), or an object of the library datasets"
     )
 
 
@@ -145,11 +145,11 @@ def _open_folder(path: Path, split: str | None, channels: int, labelled: bool | 
         instead = (
             ", which takes precedence over the data set of that name: rename it or start elsewhere" if hides else ""
         )
-        raise ValueError(f"There is no image in the folder {one_line(str(path))}{instead}.")
+        raise ValueError(f"there is no image in the folder {one_line(str(path))}{instead}")
     return open_image_folder(path, images, split=split, channels=channels, labelled=labelled)
 
 
 def _missing(text: str) -> str:
     close = difflib.get_close_matches(text.lower(), [_SHAPES, *KNOWN], n=1)
-    hint = f"; did you mean {close[0]}?" if close else f" (data sets known by name: {_SHAPES}, {', '.join(KNOWN)})."
+    hint = f": did you mean {close[0]}?" if close else f" (data sets known by name: {_SHAPES}, {', '.join(KNOWN)})"
     return f"{one_line(text)!r} is neither a path nor the name of a data set{hint}"

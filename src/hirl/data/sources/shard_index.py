@@ -90,7 +90,7 @@ def _make_index(shard: str) -> ShardIndex:
                     path = PurePosixPath(entry.name)
                     # nothing is unpacked, but such a name indicates a malicious archive
                     if path.is_absolute() or ".." in path.parts:
-                        raise ValueError(f"The member {one_line(entry.name)!r} of {name} points outside the archive.")
+                        raise ValueError(f"the member {one_line(entry.name)!r} of {name} points outside the archive")
                     if not entry.isreg() or path.name.startswith("."):
                         continue
                     key, _, kind = path.name.partition(".")
@@ -112,9 +112,9 @@ def _make_index(shard: str) -> ShardIndex:
                 raise tarfile.ReadError("invalid header")
         except (tarfile.TarError, EOFError) as error:
             if not keys and not label_of:
-                raise ValueError(f"{name} is not a tar file: {error}.") from error
+                raise ValueError(f"{name} is not a tar file: {error}") from error
             raise ValueError(
-                f"{name} is damaged or cut short after {len(keys):,} images ({error}): copy it again, or remove it."
+                f"{name} is damaged or cut short after {len(keys):,} images ({error}): copy it again, or remove it"
             ) from error
     index.labels.extend(label_of.get(key) for key in keys)
     return index

@@ -100,11 +100,11 @@ def open_shards(root: str, shards: Sequence[str], *, split: str | None, channels
         if shard.lower().endswith(COMPRESSED):
             raise ValueError(
                 f"{one_line(shard)} is compressed, so an image in it cannot be read without those before it: "
-                "decompress the shards (gunzip); images are compressed already."
+                "decompress the shards (gunzip); images are compressed already"
             )
     indexes = _indexes(shards, name)
     if not any(one.names for one in indexes):
-        raise ValueError(f"There is no image in the shards of {name}.")
+        raise ValueError(f"there is no image in the shards of {name}")
     groups: dict[str, list[int]] = {}
     for number, shard in enumerate(shards):
         groups.setdefault(_split_of(shard, root), []).append(number)
@@ -147,7 +147,7 @@ def _indexes(shards: Sequence[str], name: str) -> list[ShardIndex]:
                 found[number] = index
         except OSError as error:
             threads.shutdown(cancel_futures=True)
-            raise ValueError(f"The shards of {name} cannot be read: {error}.") from error
+            raise ValueError(f"the shards of {name} cannot be read: {error}") from error
     return [found[number] for number in range(len(shards))]
 
 

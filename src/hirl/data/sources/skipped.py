@@ -50,7 +50,7 @@ def stand_ins(readable: Tensor) -> Tensor:
     """(N,): for each image itself, or the readable one that replaces it, as chosen by `read_or_replace`."""
     good = readable.nonzero().flatten()
     if len(good) == 0:
-        raise ValueError(f"None of the {len(readable)} images can be read.")
+        raise ValueError(f"none of the {len(readable)} images can be read")
     return good[torch.searchsorted(good, torch.arange(len(readable))) % len(good)]
 
 
@@ -71,4 +71,4 @@ def read_or_replace(
             return images.read(candidate, shorter=shorter), candidate
         except BadImage as bad:
             skipped.add(bad)
-    raise ValueError(f"None of the {len(images)} images of {images.name} can be read; {next(iter(skipped))}")
+    raise ValueError(f"none of the {len(images)} images of {images.name} can be read: {next(iter(skipped))}")

@@ -41,7 +41,7 @@ def choose_split(asked: str | None, available: Collection[str], *, name: str) ->
         for candidate in available:
             if candidate.lower() == alias:
                 return candidate
-    raise ValueError(f"{name} has no split {wanted!r}; choose one of {', '.join(map(repr, sorted(available)))}.")
+    raise ValueError(f"{name} has no split {wanted!r}: choose one of {', '.join(map(repr, sorted(available)))}")
 
 
 class NoSplits(ValueError):  # noqa: N818
@@ -50,4 +50,4 @@ class NoSplits(ValueError):  # noqa: N818
 
 def no_splits(asked: str | None, *, name: str) -> None:
     if asked is not None:
-        raise NoSplits(f"{name} has no splits such as train and val, so split={asked!r} cannot be chosen.")
+        raise NoSplits(f"{name} has no splits such as train and val, so split={asked!r} cannot be chosen")

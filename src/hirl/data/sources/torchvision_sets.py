@@ -106,9 +106,9 @@ def _load(name: str, known: _Known, part: str, root: Path, download: bool) -> An
         where = one_line(str(root.absolute()))
         if download:
             reason = one_line(str(error)).rstrip(".")
-            raise OSError(f"The data set {name} could not be downloaded to {where}: {reason}.") from error
+            raise OSError(f"the data set {name} could not be downloaded to {where}: {reason}") from error
         raise FileNotFoundError(
-            f"The data set {name} is not in {where}; request its download, or pass as root the folder that holds it."
+            f"the data set {name} is not in {where}: request its download, or pass as root the folder that holds it"
         ) from error
 
 

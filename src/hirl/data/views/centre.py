@@ -12,8 +12,9 @@ from hirl.data.sources.skipped import Skipped, read_or_replace, stand_ins
 from hirl.data.upload import upload
 from hirl.data.views.draws import Ints
 from hirl.data.views.geometry import interleaved, resize
+from hirl.data.views.normalisation import Normalisation
 from hirl.data.views.photometry import in_unit_range, normalise_
-from hirl.data.views.render import Batch, Normalisation, Piece, is_batched
+from hirl.data.views.render import Batch, Piece, is_batched
 
 # A JPEG is read at no less than this many times the shorter side after resizing: at less, the decoder's own reduction
 # changes features noticeably (docs/data.md).
@@ -36,7 +37,7 @@ class CentreRenderer:
         self._skipped = Skipped()
         self._actual = None if self.images.readable is None else stand_ins(self.images.readable)
 
-    def begin(self, indices: Ints, epoch: int) -> Piece:  # noqa: ARG002 (equal in every epoch)
+    def render_in_worker(self, indices: Ints, epoch: int) -> Piece:  # noqa: ARG002 (equal in every epoch)
         if is_batched(self.images):
             assert self.images.pixels is not None
             where = torch.from_numpy(indices)
@@ -53,7 +54,7 @@ class CentreRenderer:
         bad = list(self._skipped) if len(self._skipped) > bad_before else []
         return Piece(torch.from_numpy(real), [crops], [None], bad, torch.from_numpy(real != indices))
 
-    def finish(self, piece: Piece, epoch: int) -> Batch:  # noqa: ARG002
+    def finish_on_device(self, piece: Piece, epoch: int) -> Batch:  # noqa: ARG002
         picture = in_unit_range(piece.groups[0][0])
         views = [normalise_(picture, *self.normalisation.tensors(self.device))]
         return Batch(upload(piece.index, self.device), views, [None], piece.replaced)

@@ -53,9 +53,9 @@ class BlockMask(Mask):
     def __post_init__(self) -> None:
         check_probability("BlockMask.probability", self.probability)
         if self.patch < 1:
-            raise ValueError(f"BlockMask.patch is {self.patch}, but must be at least 1 pixel.")
+            raise ValueError(f"BlockMask.patch is {self.patch}, but must be at least 1 pixel")
         if not 0 <= self.ratio - self.spread <= self.ratio + self.spread <= 1:
-            raise ValueError(f"BlockMask.ratio ± spread is {self.ratio} ± {self.spread}, but must be between 0 and 1.")
+            raise ValueError(f"BlockMask.ratio ± spread is {self.ratio} ± {self.spread}, but must be between 0 and 1")
 
     def draw(self, size: int, seed: int, epoch: int, samples: Ints, view: int) -> Tensor:
         side = size // self.patch

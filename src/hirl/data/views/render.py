@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cache
-from time import perf_counter
 
 import torch
 from torch import Tensor
@@ -22,6 +20,7 @@ from hirl.data.views import View
 from hirl.data.views.draws import Ints
 from hirl.data.views.geometry import cropped, interleaved, resized_crops
 from hirl.data.views.masks import uploaded_mask
+from hirl.data.views.normalisation import Normalisation
 from hirl.data.views.parameters import augment_seeds, boxes, colours, crop_numbers, shorter_side_needed
 from hirl.data.views.photometry import coloured
 from hirl.data.views.rand_augment import rand_augmented
@@ -89,32 +88,6 @@ def join(pieces: list[Piece]) -> Piece:
     )
 
 
-@dataclass
-class Stages:
-    """Seconds spent in this process per stage."""
-
-    read: float = 0.0
-    geometry: float = 0.0
-    photometry: float = 0.0
-
-
-@dataclass(frozen=True)
-class Normalisation:
-    """Mean and standard deviation per channel that normalise images in [0, 1]."""
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    def tensors(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Mean and std, (C,) each; copied to a device once."""
-        return _on_device(tuple(self.mean), device), _on_device(tuple(self.std), device)
-
-
-@cache
-def _on_device(values: tuple[float, ...], device: torch.device) -> Tensor:
-    return torch.tensor(values, device=device)
-
-
 def is_batched(images: ImageSet) -> bool:
     """Whether the views of this set are made batch by batch, without workers."""
     return images.pixels is not None and max(images.pixels.shape[-2:]) <= _LARGEST_BATCHED
@@ -145,14 +118,13 @@ class ViewRenderer:
     strict: bool
 
     def __post_init__(self) -> None:
-        self.stages = Stages()
         self._skipped = Skipped()
         self._actual = None if self.images.readable is None else stand_ins(self.images.readable).numpy()
         sizes = dict.fromkeys(view.size for view in self.views)
         # Views of equal size share a buffer: fewer, larger operations.
         self._groups = [tuple(n for n, view in enumerate(self.views) if view.size == size) for size in sizes]
 
-    def begin(self, indices: Ints, epoch: int) -> Piece:
+    def render_in_worker(self, indices: Ints, epoch: int) -> Piece:
         """The part that runs in a worker: everything on a CPU or for arrays, otherwise reading and cropping."""
         if is_batched(self.images):
             indices = indices if self._actual is None else self._actual[indices]
@@ -161,7 +133,7 @@ class ViewRenderer:
         piece = self._crop_images(indices, epoch)
         return self._colour(piece, epoch) if self.device.type == "cpu" else piece
 
-    def finish(self, piece: Piece, epoch: int) -> Batch:
+    def finish_on_device(self, piece: Piece, epoch: int) -> Batch:
         """The part that runs in the main process, for views on the device: colours, if they are still missing."""
         if piece.groups[0].dtype == torch.uint8:
             piece = self._colour(piece, epoch)
@@ -173,10 +145,8 @@ class ViewRenderer:
         return Batch(upload(piece.index, self.device), views, masks)
 
     def _crop_array(self, indices: Ints, epoch: int) -> Piece:
-        start = perf_counter()
         assert self.images.pixels is not None
         pixels = upload(self.images.pixels[torch.from_numpy(indices)], self.device)
-        read = perf_counter()
         count, channels, height, width = pixels.shape
         numbers = crop_numbers(self.seed, epoch, indices, self.views)
         box = boxes(numbers, self.views, height, width)  # (B, views)
@@ -190,8 +160,6 @@ class ViewRenderer:
                     rounded = out.mul(255).round().to("cpu", torch.uint8)
                     out.copy_(self._augmented(rounded, indices, epoch, number)).div_(255)
             groups.append(crops)
-        self.stages.read += read - start
-        self.stages.geometry += perf_counter() - read
         return Piece(torch.from_numpy(indices), groups, self._masks(indices, epoch), [])
 
     def _crop_images(self, indices: Ints, epoch: int) -> Piece:
@@ -205,7 +173,6 @@ class ViewRenderer:
         numbers = crop_numbers(self.seed, epoch, indices, self.views)  # (B, views, slots)
         shorter = shorter_side_needed(numbers, self.views)
         for row, index in enumerate(indices):
-            start = perf_counter()
             image, real[row] = read_or_replace(
                 self.images, int(index), skipped=self._skipped, strict=self.strict, shorter=int(shorter[row])
             )
@@ -213,14 +180,11 @@ class ViewRenderer:
                 own = crop_numbers(self.seed, epoch, real[row : row + 1], self.views)
                 image = self.images.read(int(real[row]), shorter=int(shorter_side_needed(own, self.views)[0]))
                 numbers[row] = own[0]
-            read = perf_counter()
             box = boxes(numbers[row], self.views, *image.shape[-2:])  # (views,)
             image = interleaved(image)
             for group, crops in zip(self._groups, groups, strict=True):
                 for out, number in zip(crops, group, strict=True):
                     out[row] = cropped(image, box.view(number), self.views[number])
-            self.stages.read += read - start
-            self.stages.geometry += perf_counter() - read
         for group, crops in zip(self._groups, groups, strict=True):
             for out, number in zip(crops, group, strict=True):
                 if self.views[number].rand_augment is not None:
@@ -241,12 +205,10 @@ class ViewRenderer:
         ]
 
     def _colour(self, piece: Piece, epoch: int) -> Piece:
-        start = perf_counter()
         indices = piece.index.numpy()
         mean, std = self.normalisation.tensors(self.device)
         groups = []
         for group, crops in zip(self._groups, piece.groups, strict=True):
             drawn = colours(self.seed, epoch, indices, self.views, group)
             groups.append(coloured(crops.flatten(0, 1), drawn, mean, std).view(crops.shape))
-        self.stages.photometry += perf_counter() - start
         return replace(piece, groups=groups)

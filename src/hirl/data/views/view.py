@@ -12,12 +12,18 @@ if TYPE_CHECKING:
 def check_probability(name: str, value: float) -> None:
     """Raise ValueError unless `value`, called `name`, is between 0 and 1."""
     if not 0 <= value <= 1:
-        raise ValueError(f"{name} is {value}, but a probability must be between 0 and 1.")
+        raise ValueError(f"{name} is {value}, but a probability must be between 0 and 1")
+
+
+def check_interpolation(name: str, value: str) -> None:
+    """Raise ValueError unless `value`, called `name`, is a way to resize."""
+    if value not in ("bilinear", "bicubic"):
+        raise ValueError(f"{name} is {value!r}, but must be 'bilinear' or 'bicubic'")
 
 
 def _check_range(name: str, bounds: tuple[float, float], *, above: float, upto: float) -> None:
     if len(bounds) != 2 or not above < bounds[0] <= bounds[1] <= upto:
-        raise ValueError(f"{name} is {bounds}, but must be (low, high) with {above} < low <= high <= {upto}.")
+        raise ValueError(f"{name} is {bounds}, but must be (low, high) with {above} < low <= high <= {upto}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +40,9 @@ class Jitter:
         check_probability("Jitter.probability", self.probability)
         for name in ("brightness", "contrast", "saturation"):
             if getattr(self, name) < 0:
-                raise ValueError(f"Jitter.{name} is {getattr(self, name)}, but must be at least 0.")
+                raise ValueError(f"Jitter.{name} is {getattr(self, name)}, but must be at least 0")
         if not 0 <= self.hue <= 0.5:
-            raise ValueError(f"Jitter.hue is {self.hue}, but must be between 0 and 0.5 (half the colour circle).")
+            raise ValueError(f"Jitter.hue is {self.hue}, but must be between 0 and 0.5 (half the colour circle)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +75,14 @@ class View:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"View.size is {self.size}, but must be at least 1 pixel.")
+            raise ValueError(f"View.size is {self.size}, but must be at least 1 pixel")
         _check_range("View.scale", self.scale, above=0.0, upto=1.0)
         _check_range("View.ratio", self.ratio, above=0.0, upto=float("inf"))
-        if self.interpolation not in ("bilinear", "bicubic"):
-            raise ValueError(f"View.interpolation is {self.interpolation!r}, but must be one of 'bilinear', 'bicubic'.")
+        check_interpolation("View.interpolation", self.interpolation)
         for name in ("flip", "grey", "solarise"):
             check_probability(f"View.{name}", getattr(self, name))
         if self.mask is not None and self.size % self.mask.patch:
-            raise ValueError(
-                f"View.size is {self.size}, but must be a multiple of the mask's patch, {self.mask.patch}."
-            )
+            raise ValueError(f"View.size is {self.size}, but must be a multiple of the mask's patch, {self.mask.patch}")
 
 
 def pair(first: View, second: View | None = None) -> tuple[View, View]:
@@ -90,5 +93,5 @@ def pair(first: View, second: View | None = None) -> tuple[View, View]:
 def multi_crop(global_views: tuple[View, ...], local: View, count: int) -> tuple[View, ...]:
     """Global views followed by `count` local ones, which are never masked."""
     if count < 0:
-        raise ValueError(f"count is {count}, but the number of local views must be at least 0.")
+        raise ValueError(f"count is {count}, but the number of local views must be at least 0")
     return (*global_views, *(replace(local, mask=None),) * count)

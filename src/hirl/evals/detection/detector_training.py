@@ -11,7 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from hirl.data.views.render import Normalisation
+from hirl.data.views.normalisation import Normalisation
 from hirl.evals.base import no_message
 from hirl.evals.detection.detector import Detector, float_images, padded
 from hirl.evals.detection.pyramid import PyramidBody

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from hirl import ranks
 from hirl.data.annotations.annotated_images import AnnotatedImage, DetectionSet
 from hirl.data.annotations.segmentations import encoded
-from hirl.data.views.render import Normalisation
+from hirl.data.views.normalisation import Normalisation
 from hirl.evals.detection.detector import Detector, float_images, padded
 from hirl.evals.detection.regions import Found, paste
 from hirl.evals.detection.samples import TestImages

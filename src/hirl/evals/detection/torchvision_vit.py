@@ -6,14 +6,7 @@ from typing import Any
 
 from torch import nn
 
-NAMES = {
-    "ln_1": "norm1",
-    "ln_2": "norm2",
-    "self_attention.in_proj_": "attn.qkv.",
-    "self_attention.out_proj": "attn.proj",
-    "mlp.0": "mlp.fc1",
-    "mlp.3": "mlp.fc2",
-}
+from hirl.encoders.torchvision_networks import vit_to_timm
 
 
 def is_torchvision_vit(network: nn.Module) -> bool:
@@ -41,19 +34,8 @@ def as_timm(network: nn.Module) -> nn.Module:
         mlp_ratio=vit.mlp_dim / vit.hidden_dim,
         dynamic_img_size=True,
     )
-    state = {
-        "cls_token": vit.class_token,
-        "pos_embed": vit.encoder.pos_embedding,
-        "patch_embed.proj.weight": vit.conv_proj.weight,
-        "patch_embed.proj.bias": vit.conv_proj.bias,
-        "norm.weight": vit.encoder.ln.weight,
-        "norm.bias": vit.encoder.ln.bias,
-    }
-    for number, layer in enumerate(layers):
-        for name, value in layer.state_dict().items():
-            for theirs, ours in NAMES.items():
-                name = name.replace(theirs, ours)
-            state[f"blocks.{number}.{name}"] = value
+    weights = vit.state_dict()
+    state = {vit_to_timm(name): weight for name, weight in weights.items() if not name.startswith("heads.")}
     made.load_state_dict(state)
-    ours_module: nn.Module = made
-    return ours_module
+    ours: nn.Module = made
+    return ours

@@ -1,4 +1,4 @@
-"""Fonts of figures: fallbacks installed on this machine for the letters that DejaVu lacks."""
+"""The look of figures and contact sheets: colours, fonts, and metadata that make equal figures equal files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+PAPER, INK, FAINT = "#faf9f6", "#26282e", "#6d6f78"  # background, text, secondary text
+# Without a date or a version, the same figure gives an identical file.
+METADATA: dict[str, dict[str, None]] = {
+    ".png": {"Software": None},
+    ".svg": {"Date": None},
+    ".pdf": {"CreationDate": None},
+}
+# Fallbacks for the letters that DejaVu lacks
 OTHER_SCRIPTS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans CJK KR", "Noto Sans SC", "WenQuanYi Zen Hei", "PingFang SC",
     "Hiragino Sans", "Microsoft YaHei", "Noto Sans Devanagari", "Noto Sans Arabic", "Noto Sans Thai",
