@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from hirl.data import open_images
 from hirl.data.loader import IMAGENET_MEAN, IMAGENET_STD
 from hirl.encoders.backbones import make_backbone
 from hirl.encoders.encoder_file import save_encoder
+from hirl.encoders.weights_source import ImageFormat
 from hirl.evals import KNN, Clustering, TreeAgreement
 from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.features import extractor
+from hirl.features.open_encoder import open_encoder
 from hirl.metrics.knn import knn_accuracy
 from hirl.run import Run
 from hirl.runs.results import list_results
@@ -84,6 +87,25 @@ def test_images_are_resized_as_the_methods_original_does(runs: dict[str, Run]) -
     assert (protocol["encoder"]["method"], protocol["images"]["interpolation"]) == ("MoCoV2", "bicubic")
     with pytest.raises(ValueError, match="interpolation is 'nearest', but must be 'bilinear' or 'bicubic'"):
         run.evaluate(QUICK, device="cpu", quiet=True, interpolation="nearest")
+
+
+def test_a_result_for_another_crop_is_not_reused(picture_files: Path, tmp_path: Path) -> None:
+    """The same weights may be cropped differently, depending on where they were opened from."""
+    network, measured = open_encoder(Colours()), []
+    for crop in (0.95, 0.5, 0.5):
+        encoder = replace(network, format=ImageFormat(16, IMAGENET_MEAN, IMAGENET_STD, crop=crop))
+        options: dict[str, Any] = {
+            "data": picture_files,
+            "out": tmp_path,
+            "device": "cpu",
+            "quiet": True,
+            "reuse": True,
+        }
+        measured.append(hirl.evaluate(encoder, QUICK, **options)["knn"])
+    crops = {found["protocol"]["images"]["crop"] for found in list_results(tmp_path).values()}
+    assert crops == {0.95, 0.5}
+    assert measured[0].rows != measured[1].rows
+    assert measured[1] == measured[2]
 
 
 def test_both_arms_have_a_tree_to_compare(runs: dict[str, Run]) -> None:

@@ -34,6 +34,8 @@ def protocol_of(task: Evaluation, subject: Subject, extractor: Extractor) -> dic
             for part, images in sorted(subject.parts.items())
         },
     }
+    if extractor.preprocessing.crop is not None:  # None is not written: earlier results without it are still found
+        found["images"]["crop"] = extractor.preprocessing.crop
     if task.revision > 1:  # the first is not written: results stored before there were revisions are still found
         found["revision"] = task.revision
     if task.needs.run and encoder.run is not None:
