@@ -69,7 +69,7 @@ def show_run(run: RunFolder) -> None:
     for loss in (LOSS_IMAGE, LOSS_SPD):
         if values := course(lines, loss):
             say(f"{loss.name:<12} {sparkline(values)} {' → '.join(map(four_digits, (values[0], values[-1])))}")
-    say(escape(f"started from {run.started_from or 'nothing (random weights)'}"))
+    say(escape(f"started from {run.origin or 'nothing (random weights)'}"))
     if figures := last_figures(lines):
         table = Table(title="last figures", title_justify="left", show_header=False)
         for name, value in figures.items():

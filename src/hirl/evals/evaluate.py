@@ -247,7 +247,7 @@ def _subject(
         features=lambda part: extractor.features(parts[part]),
         representations=None if run is None else lambda part: extractor.representations(parts[part]),
         tree=tree,
-        method=None if run is None else str(run.config["method"]["class_path"]).rpartition(".")[2],
+        method=None if run is None else run.method_name,
         facts=facts,
         seed=seed,
         device=preprocessing.device,

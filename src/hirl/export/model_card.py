@@ -11,7 +11,8 @@ from hirl.data.sources.escape import one_line
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.export.network import Export
 from hirl.features.open_encoder import Encoder
-from hirl.runs.folder import RunFolder, versions
+from hirl.runs.about import versions
+from hirl.runs.folder import RunFolder
 from hirl.runs.results import distinguishing_settings, list_results, tested_on
 from hirl.terminal.figures import format_cell, with_kinds
 
@@ -120,7 +121,7 @@ def _start(encoder: Encoder) -> str:
     if encoder.run is None:
         known = "" if encoder.provenance is None else f"{encoder.provenance}. "
         return f"{known}Exported with {_versions(versions())}."
-    begun, origin = encoder.run.config["encoder"], encoder.run.started_from
+    begun, origin = encoder.run.config["encoder"], encoder.run.origin
     first = "Trained from random weights" if begun is None else f"Trained from `{one_line(str(begun))}`"
     first += "" if origin is None else f" ({one_line(str(origin))})"
     starts: list[dict[str, Any]] = encoder.run.starts()

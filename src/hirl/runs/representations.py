@@ -104,7 +104,7 @@ def method_class(run: RunFolder, given: str | type[Method] | None) -> type[Metho
     kind = find_class(given, Method) if isinstance(given, str) else given
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise ValueError(f"{given!r} is not a method: it must be a subclass of hirl.methods.Method")
-    if kind.__name__ != path.rsplit(".", 1)[-1]:
+    if kind.__name__ != run.method_name:
         raise ValueError(f"{str(run.folder)!r} was trained by the method {path!r}, not by {kind.__name__}")
     return kind
 
@@ -115,7 +115,7 @@ def method_facts(run: RunFolder, given: str | type[Method] | None) -> Facts:
         return method_class(run, given).facts
     path = str(run.config["method"]["class_path"])
     known = {} if is_elsewhere(path) else known_classes(Method)
-    return known.get(path.rpartition(".")[2], Method).facts
+    return known.get(run.method_name, Method).facts
 
 
 def _below(prefix: str, weights: dict[str, Any]) -> dict[str, Any]:
