@@ -235,7 +235,7 @@ def test_images_in_memory_and_of_two_sources() -> None:
         Colours(), KNN(ks=(1,)), data=(parts[0], shade), test_data=(parts[1], shade), device="cpu", quiet=True
     ).values()
     assert found.headline == {"3 classes": 1.0}
-    with pytest.raises(ValueError, match="ame the images to test on with --test_data"):
+    with pytest.raises(ValueError, match="needs separate test images: name them with --test_data"):
         hirl.evaluate(Colours(), "knn", data=(parts[0], shade), quiet=True)
 
 
@@ -251,7 +251,7 @@ def test_of_other_data_with_parts_the_val_part_is_tested(tmp_path: Path) -> None
     (found,) = hirl.evaluate(Colours(), KNN(ks=(1,)), data=file, test_data=file, device="cpu", quiet=True).values()
     assert found.headline["5 classes"] < 0.5
     np.savez(file, allow_pickle=False, **{name: part for name, part in content.items() if name.startswith("train")})
-    with pytest.raises(ValueError, match=r"has no split 'val'.* Name the images to test on with --test_split"):
+    with pytest.raises(ValueError, match=r"has no split 'val'.*; name the test images with --test_split"):
         hirl.evaluate(Colours(), "knn", data=file, test_data=file, device="cpu", quiet=True)
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Normalisation
 from hirl.encoders.weights_source import Interpolation
-from hirl.features.extractor import CPU
 from hirl.features.image_request import ImageRequest, warn_of_overlap
+from hirl.features.preprocessing import CPU
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.facts import Facts
 from hirl.terminal.progress import Progress, no_progress

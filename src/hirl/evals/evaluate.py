@@ -21,10 +21,11 @@ from hirl.evals.base import Evaluation, Part, Result, Subject
 from hirl.evals.labels import check_labels
 from hirl.evals.protocol import protocol_of, store, stored
 from hirl.evals.result_tables import print_headline, print_message, print_result
-from hirl.features.extractor import Extractor, Preprocessing, check_same, describe, preprocessing_for
+from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import FeatureCache
 from hirl.features.image_request import NoLabels, request_images
-from hirl.features.open_encoder import Encoder, find_device, open_encoder
+from hirl.features.open_encoder import Encoder, open_encoder
+from hirl.features.preprocessing import Preprocessing, check_preprocessing, describe, find_device, preprocessing_for
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.methods.facts import Facts
@@ -106,8 +107,10 @@ def evaluate(
     """
     if seed < 0:
         raise ValueError(f"seed is {seed}, but must be at least 0")
-    asked = [task if isinstance(task, Evaluation) else evals.find_evaluation(task)() for task in tasks or DEFAULT_TASKS]
-    names = tuple(task.name for task in asked)
+    requested = [
+        task if isinstance(task, Evaluation) else evals.find_evaluation(task)() for task in tasks or DEFAULT_TASKS
+    ]
+    names = tuple(task.name for task in requested)
     if len(set(names)) < len(names):
         raise ValueError(
             f"the same task is named twice in {', '.join(names)}, but results are returned by task: evaluate each in a "
@@ -118,7 +121,7 @@ def evaluate(
     encoder = open_encoder(subject, **network, channels=channels, method=method)
     if method is not None and encoder.run is None:
         raise ValueError(f"method is {method!r}, but must not be given here: only a run has one")
-    check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
+    check_preprocessing(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     request = request_images(encoder, data, test_data=test_data, split=split, test_split=test_split, channels=channels)
     folder = _results_folder(encoder.run, out)
     features = FeatureCache(_cache_folder(encoder.run, cache))
@@ -150,13 +153,13 @@ def evaluate(
             if task.needs.features:
                 extractor.check(first.channels)
             ready = _subject(extractor, parts, tree, facts, seed)
-            with _errors_named(task):
+            with _prefix_errors(task):
                 _check_needs(task, ready)
             return Prepared(task, ready, extractor)
 
         prepared: list[Prepared] = []  # all before the first one runs
         unlabelled: dict[str, NoLabels] = {}
-        for task in asked:
+        for task in requested:
             try:
                 prepared.append(prepare(task))
             except NoLabels as error:
@@ -164,10 +167,10 @@ def evaluate(
                     raise
                 unlabelled[task.name] = error
         _report_skipped(unlabelled, nothing_left=not prepared, quiet=quiet)
-        return {one.task.name: _evaluated(one, folder, reuse=reuse, quiet=quiet) for one in prepared}
+        return {one.task.name: _run_task(one, folder, reuse=reuse, quiet=quiet) for one in prepared}
 
 
-def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: bool) -> Result:
+def _run_task(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: bool) -> Result:
     """The stored result of the same protocol, if that will do, else a new one, which is stored."""
     task, subject, extractor = prepared
     protocol = None if folder is None else protocol_of(task, subject, extractor)
@@ -189,7 +192,7 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
         subject = _without_unreadable(subject, extractor)
     if not quiet:
         subject = replace(subject, message=print_message)
-    with _errors_named(task):
+    with _prefix_errors(task):
         # Features are with the first process. Training is shared by all of them.
         result = by_the_first(lambda: task.run(subject)) if task.needs.features else task.run(subject)
     if folder is not None and protocol is not None and is_first():
@@ -214,7 +217,7 @@ def _report_skipped(unlabelled: dict[str, NoLabels], *, nothing_left: bool, quie
 
 
 @contextmanager
-def _errors_named(task: Evaluation) -> Iterator[None]:
+def _prefix_errors(task: Evaluation) -> Iterator[None]:
     try:
         yield
     except NoLabels as error:

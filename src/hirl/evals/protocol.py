@@ -69,7 +69,7 @@ def store(folder: Path, protocol: dict[str, Any], result: Result, extractor: Ext
             "rows": [dict(row) for row in result.rows],
             "chosen": result.chosen,
             "kinds": {"headline": kinds(result.headline), "rows": columns},
-            "encoder": {"name": extractor.encoder.name} | extractor.encoder.about,
+            "encoder": {"name": extractor.encoder.name} | extractor.encoder.description,
             "device": str(extractor.preprocessing.device),
         },
     )

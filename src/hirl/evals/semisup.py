@@ -16,7 +16,7 @@ from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.evals.base import Part, Result, Row, Subject
 from hirl.evals.finetune import FineTune, transformer_width
 from hirl.evals.labels import check_level, labels_of_part
-from hirl.evals.training.sampling import class_balanced, listed
+from hirl.evals.training.sampling import class_balanced, find_listed
 from hirl.evals.training.training_settings import SEMI_CNN, SEMI_VIT, nearest_share, semi_vit
 from hirl.terminal.figures import Figure
 
@@ -44,7 +44,7 @@ class SemiSupervised(FineTune):
         check_level(self.level, parts["train"])
         for picked in self._picked(parts["train"], seed=0).values():
             for official in (SEMI_CNN, SEMI_VIT):  # which of them is known with the encoder
-                self._scaled(official[nearest_share(len(picked))], len(picked))
+                self._apply_arguments(official[nearest_share(len(picked))], len(picked))
 
     def run(self, subject: Subject) -> Result:
         family = self._family(subject)
@@ -57,8 +57,8 @@ class SemiSupervised(FineTune):
             name = _share_name(share, len(images), len(subject.train))
             task = f"{self.name} {name}"
             official = SEMI_CNN[nearest] if family == "cnn" else semi_vit(nearest, transformer_width(subject))
-            settings = self._adapted(official, len(images), subject, task=task)
-            found = self._tuned(subject, images, settings, task=task)
+            settings = self._settings_for(official, len(images), subject, task=task)
+            found = self._fine_tune(subject, images, settings, task=task)
             headline |= {f"{name}, {row['labels']}": row["accuracy"] for row in found}
             rows += [{"share": name, "images": len(images)} | dict(row) for row in found]
             chosen[name] = settings.effective | {"images": len(images), "settings_of_share": nearest}
@@ -68,7 +68,7 @@ class SemiSupervised(FineTune):
         """The indices of the images of each share."""
         labels = labels_of_part(train)
         if self.files is not None:
-            indices = listed(train, _names(self.files))
+            indices = find_listed(train, _names(self.files))
             return {len(indices) / len(train): indices}
         if not self.shares:
             raise ValueError("semisup.shares is empty, but must hold at least one share, e.g. 0.01")

@@ -29,8 +29,8 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.explore.collection import Collection
 from hirl.explore.readable import reading_threads
 from hirl.explore.thumbnails import thumbnail
-from hirl.features.extractor import Extractor, preprocessing_for
-from hirl.features.open_encoder import find_device
+from hirl.features.extractor import Extractor
+from hirl.features.preprocessing import find_device, preprocessing_for
 from hirl.terminal.progress import Progress, no_progress
 
 Kind = Literal["bytes", "pixels", "near"]

@@ -39,7 +39,7 @@ def model_card(export: Export, folder: str, difference: float, *, of_timm: bool)
 
 
 def _introduction(export: Export) -> Iterator[str]:
-    about, run = export.encoder.about, export.encoder.run
+    about, run = export.encoder.description, export.encoder.run
     width = export.network(export.random_images(1))["features"].shape[1]
     network = f"`{about['backbone']}`" if "backbone" in about else type(export.encoder.network).__name__
     adapted = ", frozen, with an adapter" if isinstance(export.encoder.network, AdaptedNetwork) else ""

@@ -41,12 +41,12 @@ def state_to_continue(run: RunFolder, config: dict[str, Any], opened: OpenedImag
     if not has_checkpoint:
         raise ValueError(
             f"{str(run.folder)!r} has been trained, but its last.ckpt is missing, so it cannot continue: "
-            f"{_kept(run)}{ELSEWHERE}"
+            f"{_checkpoint_hint(run)}{ELSEWHERE}"
         )
     try:
         state = load_checkpoint(run.checkpoint_file)
     except ValueError as error:
-        raise ValueError(f"{error}; {_kept(run)}{ELSEWHERE}") from error
+        raise ValueError(f"{error}; {_checkpoint_hint(run)}{ELSEWHERE}") from error
     _check_count(run, state, opened)
     return state
 
@@ -124,7 +124,7 @@ def _same_place(run: RunFolder, old: Any, new: Any) -> bool:
     return all(isinstance(one, str) for one in (old, new)) and full_path(old) == full_path(new)
 
 
-def _kept(run: RunFolder) -> str:
+def _checkpoint_hint(run: RunFolder) -> str:
     """The newest checkpoint in checkpoints/, as a way out."""
     kept: list[Path] = sorted(run.checkpoints_folder.glob("epoch-*.ckpt"))
     return f"copy {str(kept[-1])!r} there to continue from it, " if kept else "restore it, "

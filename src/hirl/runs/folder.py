@@ -26,7 +26,7 @@ OPTIONS = (
     "data", "method", "hierarchy", "epochs", "batch_size", "image_size", "seed", "split", "channels", "mean", "std",
     "precision", "accumulate", "encoder", "cached_views", "neighbours",
 )  # fmt: skip
-SINCE: dict[str, Any] = {"unfreeze": 0}  # options that runs of earlier versions lack, with what these versions did
+OLD_RUN_DEFAULTS: dict[str, Any] = {"unfreeze": 0}  # of options that runs of earlier versions lack
 LOCK = ".lock"
 _locks: set[IO[str]] = set()  # held by this process
 # A worker that outlives this process must not hold the folder any longer: the same command continues at once.
@@ -52,7 +52,7 @@ class RunFolder:
     def __init__(self, folder: str | os.PathLike[str], *, checkpoint: str | os.PathLike[str] | None = None) -> None:
         """Open a folder. With a `checkpoint`, the encoder, heads and tree are taken from that file."""
         self.folder = Path(folder)
-        self.chosen = checkpoint is not None
+        self.has_own_checkpoint = checkpoint is not None
         self.checkpoint_file = self.folder / "last.ckpt" if checkpoint is None else Path(checkpoint)
 
     config_file = property(lambda self: self.folder / "config.yaml")
@@ -101,7 +101,7 @@ class RunFolder:
                 f"{str(self.folder)!r} has the format {written!r}, but this version of hirl reads {FORMAT!r} only: "
                 "open it with the version that wrote it (about.json names it), or train it again in another folder"
             )
-        options = SINCE | options
+        options = OLD_RUN_DEFAULTS | options
         missing = [name for name in (FORMAT_KEY, *OPTIONS) if name not in options]
         if missing:
             raise ValueError(f"{damaged}: it lacks {', '.join(missing)}; {remedy}")
@@ -235,7 +235,7 @@ class RunFolder:
             finally:
                 _locks.discard(lock)
 
-    def forget_after(self, step: int, *, final_tree: bool = False) -> None:
+    def drop_reports_after(self, step: int, *, final_tree: bool = False) -> None:
         """Drop the reports that a run continued from its checkpoint of that step makes again.
 
         They are those of later steps, that of the tree that is built before the next step, and that of the end.

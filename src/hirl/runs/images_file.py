@@ -119,7 +119,7 @@ def find_images(run: RunFolder) -> tuple[Any, ImageSet | None]:
         _check_count(run, config["data"], options)
         return config["data"], None
     place, expected = known
-    stays = place.source if place.path is None else place.path
+    original = place.source if place.path is None else place.path
     differences: dict[str, str] = {}
     for candidate in _candidates(run, place):
         try:
@@ -127,7 +127,7 @@ def find_images(run: RunFolder) -> tuple[Any, ImageSet | None]:
                 warnings.simplefilter("always")
                 images = open_images(candidate, **options)
         except (ValueError, OSError):
-            if candidate == stays and not place.object:
+            if candidate == original and not place.object:
                 raise
             continue
         found = find_differences(expected, list_images(images, path_of(candidate), hashes=expected.has_hashes))
@@ -136,20 +136,20 @@ def find_images(run: RunFolder) -> tuple[Any, ImageSet | None]:
                 warnings.warn(warning.message, stacklevel=2)
             return candidate, images
         differences[candidate] = found
-    if stays in differences and not place.object:
+    if original in differences and not place.object:
         warnings.warn(
-            f"the images in {stays!r} are not those that {str(run.folder)!r} was trained on "
-            f"({differences[stays]}); name others with --data",
+            f"the images in {original!r} are not those that {str(run.folder)!r} was trained on "
+            f"({differences[original]}); name others with --data",
             stacklevel=2,
         )
-        return stays, None
+        return original, None
     if place.object:
         raise ValueError(
             f"{str(run.folder)!r} was trained on images that were passed as an object ({place.source}): give them as "
             "data"
         )
     others = "".join(f", and those in {other!r} are others" for other in differences)
-    raise ValueError(f"the images of {str(run.folder)!r} are no longer in {stays!r}{others}: name them with --data")
+    raise ValueError(f"the images of {str(run.folder)!r} are no longer in {original!r}{others}: name them with --data")
 
 
 def _candidates(run: RunFolder, place: Place) -> list[str]:

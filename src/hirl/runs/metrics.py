@@ -164,7 +164,7 @@ def last_figures(lines: Iterable[Mapping[str, Any]]) -> dict[str, Figure]:
     return {name: found[name] for name in names if find_metric(name).summary}
 
 
-def course(lines: Sequence[Mapping[str, Any]], metric: Metric) -> list[float]:
+def metric_values(lines: Sequence[Mapping[str, Any]], metric: Metric) -> list[float]:
     """All values of a metric, of its finest level; of a loss in a run's first epoch the recent means."""
     for name in (metric.at(0), RECENT + metric.at(0)):
         if values := [float(line[name]) for line in lines if isinstance(line.get(name), int | float)]:

@@ -45,13 +45,13 @@ class Trained(nn.Module):
         return network_hash(weights, type(self.method).__name__, self.method.arguments)
 
     def forward(self, images: Tensor) -> Tensor:
-        z0 = clustered_by(self.method, self.paths)(images).float()  # (B, D)
+        z0 = clustering_function(self.method, self.paths)(images).float()  # (B, D)
         if self.paths is None:
             return z0[:, None]
         return torch.cat((z0[:, None], self.paths.encode(z0)), dim=1)
 
 
-def clustered_by(method: Method, paths: SemanticPaths | None) -> Callable[[Tensor], Tensor]:
+def clustering_function(method: Method, paths: SemanticPaths | None) -> Callable[[Tensor], Tensor]:
     """What maps images to the rows of the tree: the method to z⁰, or without heads its encoder to features."""
     return method.embed if paths is None or paths.head_layers else method.encoder
 
@@ -85,9 +85,9 @@ def load_trained(run: RunFolder, *, method: str | type[Method] | None = None) ->
         own = {name: config["hierarchy"][name] for name in names}
         paths = SemanticPaths(tree.dim, tree.levels, **own)
     try:
-        built.load_state_dict(_below(METHOD, weights))
+        built.load_state_dict(_strip_prefix(METHOD, weights))
         if paths is not None:
-            paths.load_state_dict(_below(PATHS, weights))
+            paths.load_state_dict(_strip_prefix(PATHS, weights))
     except RuntimeError as error:
         raise ValueError(
             f"the weights in {str(run.checkpoint_file)!r} do not fit {kind.__name__} as this hirl builds it: "
@@ -118,5 +118,5 @@ def method_facts(run: RunFolder, given: str | type[Method] | None) -> Facts:
     return known.get(run.method_name, Method).facts
 
 
-def _below(prefix: str, weights: dict[str, Any]) -> dict[str, Any]:
+def _strip_prefix(prefix: str, weights: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from hirl.data.sources.image_set import Subset
 from hirl.encoders.encoder_file import network_hash
-from hirl.features.view_cache import cached_views
+from hirl.features.view_cache import compute_or_load_views
 from hirl.files import write_json
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.level_search import ClusterCount, measure_clusters, reduce_rows
@@ -69,7 +69,7 @@ def _features_of_both(job: Job, start: Start) -> tuple[Tensor, Tensor, Tensor]:
     networks = (start.encoder.network, start.encoder.sha256), (trained, network_hash(trained.state_dict()))
     reading, device = job.data.reading(job.settings), job.fabric.device
     start_rows, trained_rows = (
-        cached_views(network, sha256, some, adaptation_view(size), 1, size=size, device=device, **reading)
+        compute_or_load_views(network, sha256, some, adaptation_view(size), 1, size=size, device=device, **reading)
         for network, sha256 in networks
     )
     readable = start_rows.readable

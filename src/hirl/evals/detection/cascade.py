@@ -20,7 +20,7 @@ from torchvision.ops import clip_boxes_to_image
 from hirl.evals.detection import regions
 from hirl.evals.detection.proposals import Proposals
 from hirl.evals.detection.pyramid import SCALES, PyramidBody
-from hirl.evals.detection.regions import Found, HeadSizes, Regions, SeededSampler, Target
+from hirl.evals.detection.regions import Detections, HeadSizes, Regions, SeededSampler, Target
 from hirl.seeds import RegionStream
 
 OVERLAPS = (0.5, 0.6, 0.7)  # from which a region counts as a hit
@@ -97,7 +97,7 @@ class CascadeHeads(nn.Module):
         proposals: Sequence[Tensor],
         sizes: Sequence[tuple[int, int]],
         targets: Sequence[Target] | None,
-    ) -> tuple[list[Found], dict[str, Tensor]]:
+    ) -> tuple[list[Detections], dict[str, Tensor]]:
         maps, strides = maps[: len(SCALES)], strides[: len(SCALES)]
         if targets is None:
             return self._found(maps, strides, proposals, sizes), {}
@@ -116,9 +116,9 @@ class CascadeHeads(nn.Module):
                 shapes = stage.masks(regions.pool(maps, strides, positive, MASK_SIZE)).float()
                 losses[f"mask{number}"] = weight * regions.mask_loss(shapes, sampled, targets)
             labels = torch.cat([one.labels for one in sampled])
-            labels = torch.where(labels > 0, labels, _likeliest(logits))
+            labels = torch.where(labels > 0, labels, _most_likely_class(logits))
             refined = self._refined(number, deltas, labels, [one.boxes for one in sampled], sizes)
-            boxes = [_without_given(mine, one) for mine, one in zip(refined, sampled, strict=True)]
+            boxes = [_drop_ground_truth(mine, one) for mine, one in zip(refined, sampled, strict=True)]
         return [], losses
 
     @torch.no_grad()
@@ -137,12 +137,12 @@ class CascadeHeads(nn.Module):
         strides: Sequence[float],
         proposals: Sequence[Tensor],
         sizes: Sequence[tuple[int, int]],
-    ) -> list[Found]:
+    ) -> list[Detections]:
         boxes = list(proposals)
         logits, deltas = self.stages[0](regions.pool(maps, strides, boxes, BOX_SIZE))
         total = logits
         for number, stage in enumerate(self.stages[1:]):
-            boxes = self._refined(number, deltas, _likeliest(logits), boxes, sizes)
+            boxes = self._refined(number, deltas, _most_likely_class(logits), boxes, sizes)
             logits, deltas = stage(regions.pool(maps, strides, boxes, BOX_SIZE))
             total = total + logits
         scores = (total / len(self.stages)).softmax(1)
@@ -151,7 +151,9 @@ class CascadeHeads(nn.Module):
         parts = zip(scores.split(counts), decoded.split(counts), sizes, strict=True)
         return self._with_masks(maps, strides, [regions.detections(*part) for part in parts])
 
-    def _with_masks(self, maps: Sequence[Tensor], strides: Sequence[float], found: list[Found]) -> list[Found]:
+    def _with_masks(
+        self, maps: Sequence[Tensor], strides: Sequence[float], found: list[Detections]
+    ) -> list[Detections]:
         heads = [stage.masks for stage in self.stages if isinstance(stage, Stage) and stage.masks is not None]
         if not heads:
             return found
@@ -160,14 +162,14 @@ class CascadeHeads(nn.Module):
         return regions.with_masks(found, shapes)
 
 
-def _likeliest(logits: Tensor) -> Tensor:
+def _most_likely_class(logits: Tensor) -> Tensor:
     """The label of each region if it is none of the background."""
     return logits[:, 1:].argmax(1) + 1
 
 
-def _without_given(refined: Tensor, sampled: Regions) -> Tensor:
+def _drop_ground_truth(refined: Tensor, sampled: Regions) -> Tensor:
     """The objects' own boxes join every stage anew, so they are not handed on."""
-    return refined[~sampled.given]
+    return refined[~sampled.is_ground_truth]
 
 
 def cascade_parts(
@@ -175,7 +177,9 @@ def cascade_parts(
 ) -> tuple[nn.Module, Proposals, nn.Module]:
     """Body, proposals and heads on a plain vision transformer."""
     body = PyramidBody(vit, sizes.channels)
-    kept = {"training": (2 * sizes.proposals,) * 2, "testing": (sizes.proposals,) * 2}
+    counts = {"training": (2 * sizes.proposals,) * 2, "testing": (sizes.proposals,) * 2}
     anchors = [[ANCHOR * stride] for stride in body.strides]
-    rpn = Proposals(sizes.channels, anchors, body.strides, kept=kept, beta=BETA, inside=True, least=LEAST)
+    rpn = Proposals(
+        sizes.channels, anchors, body.strides, proposal_counts=counts, beta=BETA, inside=True, min_overlap=LEAST
+    )
     return body, rpn, CascadeHeads(classes, sizes, segment=segment)

@@ -11,7 +11,7 @@ from torchvision.models.detection.image_list import ImageList
 from hirl.evals.detection.c4 import C4Heads, c4_parts, is_resnet
 from hirl.evals.detection.cascade import cascade_parts
 from hirl.evals.detection.pyramid import PyramidBody, is_plain_vit
-from hirl.evals.detection.regions import Found, HeadSizes, SeededSampler, Target
+from hirl.evals.detection.regions import Detections, HeadSizes, SeededSampler, Target
 from hirl.evals.detection.torchvision_vit import as_timm, is_torchvision_vit
 from hirl.evals.training.regularisation import add_drop_paths
 from hirl.methods.parts.drop_path import DropPath, set_factors
@@ -60,7 +60,7 @@ class Detector(nn.Module):
         sizes: Sequence[tuple[int, int]],
         targets: Sequence[Target] | None = None,
         seeds: Sequence[int] = (),
-    ) -> tuple[list[Found], dict[str, Tensor]]:
+    ) -> tuple[list[Detections], dict[str, Tensor]]:
         """Detections, and losses by name where `targets` are given.
 
         images (B, C, H, W), normalised and padded with 0; sizes: height and width of each; seeds: one per image, of
@@ -113,7 +113,7 @@ def padded(images: Sequence[Tensor], multiple: int) -> Tensor:
     return batch
 
 
-def trained_parameters(detector: nn.Module) -> None:
+def freeze_unused(detector: nn.Module) -> None:
     """Freezes what no loss reaches, such as a transformer's last norm, so that processes need not wait for it."""
     body = detector.body if isinstance(detector, Detector) else None
     detector.requires_grad_(True)

@@ -16,7 +16,7 @@ from hirl.evals.base import no_message
 from hirl.evals.detection.detector import Detector, float_images, padded
 from hirl.evals.detection.pyramid import PyramidBody
 from hirl.evals.detection.regions import Target
-from hirl.evals.detection.samples import Drawn, TrainingSamples, parts
+from hirl.evals.detection.samples import TrainingSample, TrainingSamples, parts
 from hirl.evals.detection.schedule import Schedule, make_optimiser
 from hirl.evals.training.resumable import ResumableTraining
 from hirl.terminal.progress import Progress, no_progress
@@ -50,7 +50,7 @@ class Positions(Sequence[int]):
 
 
 @dataclass
-class Training(ResumableTraining[list[Drawn]]):
+class Training(ResumableTraining[list[TrainingSample]]):
     """Trains `detector` in place. `checkpoint` is where its state is kept; None: nowhere."""
 
     kind: ClassVar[str] = "detector"
@@ -91,21 +91,21 @@ class Training(ResumableTraining[list[Drawn]]):
     def share(self, step: int) -> float:
         return self.schedule.share(step)
 
-    def batches(self, start: int, stop: int) -> Iterator[list[list[Drawn]]]:
+    def batches(self, start: int, stop: int) -> Iterator[list[list[TrainingSample]]]:
         world = self.fabric.world_size
         positions = Positions(start, stop, self.schedule.batch_size, self.fabric.global_rank, world)
         size = self.schedule.batch_size // (world * self.accumulate)
-        pieces: list[list[Drawn]] = []
+        pieces: list[list[TrainingSample]] = []
         for piece in parts(self.samples, positions, size, self.workers):
             pieces.append(piece)
             if len(pieces) == self.accumulate:
                 yield pieces
                 pieces = []
 
-    def losses(self, module: Any, piece: list[Drawn], step: int, part: int) -> dict[str, Tensor]:  # noqa: ARG002
+    def losses(self, module: Any, piece: list[TrainingSample], step: int, part: int) -> dict[str, Tensor]:  # noqa: ARG002
         return self._losses(module, piece)
 
-    def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:
+    def divergence_message(self, step: int, losses: Mapping[str, Tensor]) -> str:
         parted = ", ".join(f"{name} {float(loss.detach()):.3g}" for name, loss in losses.items())
         rate = self.schedule.lr * self.share(step)
         return (
@@ -116,7 +116,7 @@ class Training(ResumableTraining[list[Drawn]]):
     def settle(self, module: Any) -> None:
         self._settle_batch_norm(module)
 
-    def _losses(self, module: Any, piece: list[Drawn]) -> dict[str, Tensor]:
+    def _losses(self, module: Any, piece: list[TrainingSample]) -> dict[str, Tensor]:
         device = self.fabric.device
         shown = [drawn.sample.image.to(device) for drawn in piece]
         images = float_images(shown, self.normalisation.mean, self.normalisation.std)
@@ -145,7 +145,7 @@ class Training(ResumableTraining[list[Drawn]]):
             layer.momentum = momentum
 
 
-def _target(drawn: Drawn, device: torch.device) -> Target:
+def _target(drawn: TrainingSample, device: torch.device) -> Target:
     sample = drawn.sample
     target: Target = {"boxes": sample.boxes.to(device), "labels": sample.labels.to(device)}
     if sample.masks is not None:

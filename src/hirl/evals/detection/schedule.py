@@ -37,7 +37,7 @@ class Schedule:
     long_side: int = 1333
     crops: bool = False  # half of the images are cut as well
 
-    def scaled(
+    def for_images(
         self,
         images: int,
         *,
@@ -83,7 +83,7 @@ class Schedule:
         return float(warm * 0.1 ** sum(passed >= milestone for milestone in self.milestones))
 
     @property
-    def settled(self) -> dict[str, Any]:
+    def effective(self) -> dict[str, Any]:
         """All settings that have a say, as plain data."""
         neutral = {"layer_decay": 1.0, "drop_path": 0.0}
         return {name: value for name, value in asdict(self).items() if value != neutral.get(name)}

@@ -77,10 +77,10 @@ class ResumableTraining(ABC, Generic[Piece]):
         """The losses by name, whose sum is minimised; `module` is the network as the processes share it."""
 
     @abstractmethod
-    def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:
+    def divergence_message(self, step: int, losses: Mapping[str, Tensor]) -> str:
         """What to report if the loss is not finite."""
 
-    def is_sound(self, losses: Mapping[str, Tensor]) -> Tensor:
+    def is_finite(self, losses: Mapping[str, Tensor]) -> Tensor:
         """Whether training may go on: a bool on the losses' device."""
         return torch.stack(list(losses.values())).isfinite().all()
 
@@ -156,11 +156,11 @@ class ResumableTraining(ABC, Generic[Piece]):
         """
         if not self._unchecked:
             return
-        flags = torch.stack([~self.is_sound(losses) for _, losses in self._unchecked])
+        flags = torch.stack([~self.is_finite(losses) for _, losses in self._unchecked])
         unsound = ranks.world().max(flags.int())
         for failed, (step, losses) in zip(unsound.tolist(), self._unchecked, strict=True):
             if failed:
-                raise ValueError(self.diverged(step, losses))
+                raise ValueError(self.divergence_message(step, losses))
         self._unchecked = []
 
     def _step(self, module: Any, optimiser: Any, step: int, pieces: Sequence[Piece]) -> Tensor:
@@ -176,8 +176,8 @@ class ResumableTraining(ABC, Generic[Piece]):
                 losses = self.losses(module, piece, step, part)
                 if self._waits:
                     self._unchecked.append((step, {name: loss.detach() for name, loss in losses.items()}))
-                elif not self.is_sound(losses):  # before the update, so that no weight is touched
-                    raise ValueError(self.diverged(step, losses))
+                elif not self.is_finite(losses):  # before the update, so that no weight is touched
+                    raise ValueError(self.divergence_message(step, losses))
                 total = torch.stack(list(losses.values())).sum()
                 self.fabric.backward(total / len(pieces))
                 sums.append(total.detach())

@@ -55,7 +55,7 @@ class TrainingSettings:
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay is {self.layer_decay}, but must be above 0 and at most 1")
 
-    def scaled(
+    def for_images(
         self,
         images: int,
         *,
