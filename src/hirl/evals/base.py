@@ -89,7 +89,7 @@ class Result:
 
     headline: the few figures that a comparison puts side by side, by name
     rows: all figures, as the rows of one or more tables
-    chosen: what the protocol leaves open and the evaluation settled (a scaled rate, the number of clusters)
+    chosen: values the evaluation chose itself (a scaled rate, the number of clusters)
     """
 
     headline: Mapping[str, float]  # see `hirl.terminal.figures.Figure` for their kinds

@@ -145,7 +145,7 @@ class Transfer(FineTune):
 
 
 def transformer_width(subject: Subject) -> int:
-    """By which a transformer has its settings; that of ViT-B for networks without tokens."""
+    """The width that selects a transformer's settings; ViT-B's without tokens."""
     return width(subject.encoder) if has_tokens(subject.encoder) else BASE_WIDTH
 
 

@@ -122,7 +122,7 @@ class Linear(Evaluation):
             fitted = self._fit(subject, features, labels, tried, level, rows=others)
             predictions = fitted.predict(features, aside)  # (n, R)
             found = (predictions == labels[aside, None]).double().mean(0).tolist()  # (R,)
-            best = found.index(max(found))  # of equally good ones the lowest rate
+            best = found.index(max(found))  # on ties the lowest rate
             final = self._fit(subject, features, labels, tried[best : best + 1], level)
             truth = test_labels[:, level].to(subject.device)
             accuracies.append(float((final.predict(test_features)[:, 0] == truth).double().mean()))

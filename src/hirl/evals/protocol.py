@@ -1,4 +1,4 @@
-"""The protocol of a result: everything its figures depend on, as plain data; and results to and from files."""
+"""The protocol of a result: everything its figures depend on, as plain data; storing and finding results by it."""
 
 from __future__ import annotations
 

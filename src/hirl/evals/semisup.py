@@ -26,8 +26,8 @@ class SemiSupervised(FineTune):
     """Accuracy after the last epoch of training on each share of the training images.
 
     Rates and batch size are those published for 1 % or 10 % of ImageNet, whichever is nearer in the number of images:
-    few images make few steps, and 10 %'s rates are too low for them. Where there are too few for the published batch,
-    a line gives the one that is used. Beside the arguments of `FineTune`:
+    few images make few steps, and 10 %'s rates are too low for them. If there are too few for the published batch, the
+    batch used is printed. Beside the arguments of `FineTune`:
 
     Args:
         shares: Shares of the training images, with the same number of images per class.
@@ -77,7 +77,7 @@ class SemiSupervised(FineTune):
 
 
 def _share_name(share: float, images: int, N: int) -> str:
-    """A share in tables; with its images where one per class makes it another: 1 % of 480 images of 20 classes."""
+    """A share in tables; with its number of images if one per class is much more than that share."""
     near = share / 1.5 <= images / N <= share * 1.5
     return f"{100 * share:.4g} %" + ("" if near else f" ({images} images)")
 

@@ -37,7 +37,7 @@ class RunFolder:
     """One run's folder: its files, and what can be read from them without its networks.
 
     config.yaml        the resolved configuration; `hirl pretrain --config` takes it
-    about.json         command line, versions, machine and what the settings came to, one entry per start
+    about.json         command line, versions, machine and derived settings, one entry per start
     metrics.jsonl      one line per report
     images.tsv         where the images are, and a line per image
     last.ckpt          the state after the last step that was saved
@@ -178,7 +178,7 @@ class RunFolder:
         About(self.about_file).add_start()
 
     def add_resolved(self, resolved: dict[str, Any]) -> None:
-        """Add to the entry of this start what the settings came to, such as the learning rate for the batch size.
+        """Add to the entry of this start the derived settings, such as the learning rate for the batch size.
 
         It is not part of config.yaml, which is the input of the run: read as a recipe again, a learning rate that has
         been scaled to the batch size would be scaled twice.
@@ -236,7 +236,7 @@ class RunFolder:
                 _locks.discard(lock)
 
     def drop_reports_after(self, step: int, *, final_tree: bool = False) -> None:
-        """Drop the reports that a run continued from its checkpoint of that step makes again.
+        """Drop the reports that a run continued from its checkpoint of that step will repeat.
 
         They are those of later steps, that of the tree that is built before the next step, and that of the end.
         `final_tree`: the checkpoint holds the final tree, which is not built again.

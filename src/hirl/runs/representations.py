@@ -52,7 +52,7 @@ class Trained(nn.Module):
 
 
 def clustering_function(method: Method, paths: SemanticPaths | None) -> Callable[[Tensor], Tensor]:
-    """What maps images to the rows of the tree: the method to z⁰, or without heads its encoder to features."""
+    """The function from images to the clustered features: z⁰ by the method, or without heads the encoder's features."""
     return method.embed if paths is None or paths.head_layers else method.encoder
 
 

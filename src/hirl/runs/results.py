@@ -32,7 +32,7 @@ def result_file(folder: Path, protocol: dict[str, Any]) -> Path:
 def write_result(folder: Path, protocol: dict[str, Any], result: dict[str, Any]) -> Path:
     """Write the result of a protocol, with versions and time, and return its file.
 
-    result: `headline` (figures by name), `kinds` (the kind of each), and anything else worth keeping
+    result: `headline` (figures by name), `kinds` (the kind of each), and anything else
     """
     folder.mkdir(parents=True, exist_ok=True)
     written = {"format": FORMAT, "protocol": protocol, **result}
@@ -64,7 +64,7 @@ def tested_on(result: dict[str, Any]) -> str:
 
 
 def distinguishing_settings(results: Mapping[Path, dict[str, Any]]) -> dict[Path, str]:
-    """By file, in which settings its protocol differs from those of the same task on the same images: `ks 1`.
+    """Per file, the settings that distinguish it from other results of the same task and images: `ks 1`.
 
     Empty for a result that is the only one.
     """

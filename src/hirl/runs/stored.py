@@ -17,7 +17,7 @@ from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.folder import RunFolder
 from hirl.runs.representations import TREE, Trained, load_trained
 
-AGAIN = "the command that trained the run writes it again"
+AGAIN = "repeat the pretrain command to rewrite it"
 
 
 class StoredEncoder(NamedTuple):
@@ -66,9 +66,7 @@ def find_encoder(run: RunFolder, *, method: str | type[Method] | None = None) ->
             warnings.warn(f"{str(run.folder)!r} is {state}; its last checkpoint is used", stacklevel=2)
     elif not run.has_own_checkpoint:
         why = "is missing" if damage is None else "is damaged"
-        warnings.warn(
-            f"{str(run.encoder_file)!r} {why}; the encoder is taken from last.ckpt, and {AGAIN}", stacklevel=2
-        )
+        warnings.warn(f"{str(run.encoder_file)!r} {why}; the encoder is taken from last.ckpt; {AGAIN}", stacklevel=2)
     return StoredEncoder(weights, metadata, run.checkpoint_file, state, trained)
 
 
@@ -111,7 +109,7 @@ def find_tree(run: RunFolder) -> PrototypeTree | None:
         raise ValueError(f"{damage}, and {error}" if damage else str(error)) from error
     if tree is not None:
         why = "is missing" if damage is None else "is damaged"
-        warnings.warn(f"{str(run.tree_file)!r} {why}; the tree is taken from last.ckpt, and {AGAIN}", stacklevel=2)
+        warnings.warn(f"{str(run.tree_file)!r} {why}; the tree is taken from last.ckpt; {AGAIN}", stacklevel=2)
     return tree
 
 

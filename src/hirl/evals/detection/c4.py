@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.detection._utils import Matcher
+from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 
 from hirl.evals.detection import regions
@@ -23,7 +23,7 @@ from hirl.seeds import RegionStream
 ANCHORS = ((32, 64, 128, 256, 512),)
 STRIDE = 16  # of res4
 BEFORE_NMS = 6  # times as many proposals as are kept
-OVERLAP = 0.5  # from which a region counts as a hit
+OVERLAP = 0.5  # from which a region is positive
 PRECISION = (10.0, 10.0, 5.0, 5.0)  # of the boxes' centres and sides
 BETA = 0.0  # of the losses of boxes: absolute differences
 POOLED = 14
@@ -57,7 +57,7 @@ class C4Heads(nn.Module):
         self.masks = MaskRCNNPredictor(width, 256, classes) if segment else None
         self.matcher = Matcher(OVERLAP, OVERLAP)
         self.samplers = [SeededSampler(sizes.regions, regions.POSITIVE_SHARE, RegionStream.C4)]
-        self.coder = regions.coder(PRECISION)
+        self.coder = BoxCoder(PRECISION)
 
     def forward(
         self,

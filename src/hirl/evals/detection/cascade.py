@@ -1,5 +1,5 @@
 """Cascade Mask R-CNN (Cai, Vasconcelos, "Cascade R-CNN: High Quality Object Detection and Instance Segmentation", 2019,
-arXiv:1906.09756): three heads in a row, each on the boxes of the one before and with a stricter idea of a hit.
+arXiv:1906.09756): three heads in a row, each on the boxes of the one before and with a higher overlap for positives.
 
 As in iBOT's published runs (Zhou et al. 2022, arXiv:2111.07832; its files `vit_*_giou_4conv1f_coco_3x.py` for
 mmdetection): a box head of four convolutions and one layer per stage, boxes refined per class and learnt by GIoU, and a
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.detection._utils import Matcher
+from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.ops import clip_boxes_to_image
 
@@ -23,14 +23,14 @@ from hirl.evals.detection.pyramid import SCALES, PyramidBody
 from hirl.evals.detection.regions import Detections, HeadSizes, Regions, SeededSampler, Target
 from hirl.seeds import RegionStream
 
-OVERLAPS = (0.5, 0.6, 0.7)  # from which a region counts as a hit
+OVERLAPS = (0.5, 0.6, 0.7)  # from which a region is positive
 WEIGHTS = (1.0, 0.5, 0.25)  # of the losses
 DEVIATIONS = ((0.1, 0.1, 0.2, 0.2), (0.05, 0.05, 0.1, 0.1), (0.033, 0.033, 0.067, 0.067))  # of boxes: x, y, sides
 CONVOLUTIONS = 4  # of a box head, and of a mask head
 BOX_SIZE, MASK_SIZE = 7, 14  # pooled
 GIOU_WEIGHT = 10.0  # of the loss of boxes
 ANCHOR = 8  # strides an anchor is wide
-LEAST = 0.3  # overlap from which an object's best anchor is learnt
+MIN_OVERLAP = 0.3  # from which an object's best anchor is learnt
 BETA = 1 / 9  # of the proposals' loss of boxes
 
 
@@ -88,7 +88,7 @@ class CascadeHeads(nn.Module):
             SeededSampler(sizes.regions, regions.POSITIVE_SHARE, RegionStream.CASCADE + number)
             for number in range(len(OVERLAPS))
         ]
-        self.coders = [regions.coder((1 / x, 1 / y, 1 / w, 1 / h)) for x, y, w, h in DEVIATIONS]
+        self.coders = [BoxCoder((1 / x, 1 / y, 1 / w, 1 / h)) for x, y, w, h in DEVIATIONS]
 
     def forward(
         self,
@@ -125,7 +125,7 @@ class CascadeHeads(nn.Module):
     def _refined(
         self, number: int, deltas: Tensor, labels: Tensor, boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
     ) -> list[Tensor]:
-        """What a stage makes of its boxes, each by the deltas of its label; the next one takes them as they are."""
+        """The boxes refined by a stage, with the deltas of their labels."""
         mine = deltas[torch.arange(len(labels), device=labels.device), labels - 1]
         decoded = self.coders[number].decode_single(mine, torch.cat(list(boxes)))
         parts = decoded.split([len(one) for one in boxes])
@@ -163,12 +163,12 @@ class CascadeHeads(nn.Module):
 
 
 def _most_likely_class(logits: Tensor) -> Tensor:
-    """The label of each region if it is none of the background."""
+    """The most likely class other than background."""
     return logits[:, 1:].argmax(1) + 1
 
 
 def _drop_ground_truth(refined: Tensor, sampled: Regions) -> Tensor:
-    """The objects' own boxes join every stage anew, so they are not handed on."""
+    """Without the objects' own boxes, which every stage adds itself."""
     return refined[~sampled.is_ground_truth]
 
 
@@ -180,6 +180,6 @@ def cascade_parts(
     counts = {"training": (2 * sizes.proposals,) * 2, "testing": (sizes.proposals,) * 2}
     anchors = [[ANCHOR * stride] for stride in body.strides]
     rpn = Proposals(
-        sizes.channels, anchors, body.strides, proposal_counts=counts, beta=BETA, inside=True, min_overlap=LEAST
+        sizes.channels, anchors, body.strides, proposal_counts=counts, beta=BETA, inside=True, min_overlap=MIN_OVERLAP
     )
     return body, rpn, CascadeHeads(classes, sizes, segment=segment)

@@ -1,8 +1,8 @@
-"""Training a detector: its batches, its losses, and the statistics of batch norm in the end."""
+"""Training a detector: its batches, its losses, and the final statistics of batch norm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -21,32 +21,15 @@ from hirl.evals.detection.schedule import Schedule, make_optimiser
 from hirl.evals.training.resumable import ResumableTraining
 from hirl.terminal.progress import Progress, no_progress
 
-PRECISE_STEPS = (
-    200  # batches that the statistics of batch norm are taken from in the end, as MoCo's configuration has it
-)
+PRECISE_STEPS = 200  # batches for the final statistics of batch norm, as in MoCo's configuration
 
 
-@dataclass(frozen=True)
-class Positions(Sequence[int]):
-    """Places in the row of training images that one process reads from a step on: its share of every batch."""
-
-    start: int
-    stop: int  # steps
-    batch: int
-    rank: int
-    ranks: int
-
-    def __len__(self) -> int:
-        return (self.stop - self.start) * (self.batch // self.ranks)
-
-    def __getitem__(self, item: Any) -> Any:
-        raise TypeError("positions are read in order")
-
-    def __iter__(self) -> Iterator[int]:
-        mine = self.batch // self.ranks
-        for step in range(self.start, self.stop):
-            first = step * self.batch + self.rank * mine
-            yield from range(first, first + mine)
+def positions_of(steps: range, batch: int, rank: int, ranks: int) -> Iterator[int]:
+    """Positions in the sequence of training images that one process reads: its share of every step's batch."""
+    share = batch // ranks
+    for step in steps:
+        first = step * batch + rank * share
+        yield from range(first, first + share)
 
 
 @dataclass
@@ -93,7 +76,7 @@ class Training(ResumableTraining[list[TrainingSample]]):
 
     def batches(self, start: int, stop: int) -> Iterator[list[list[TrainingSample]]]:
         world = self.fabric.world_size
-        positions = Positions(start, stop, self.schedule.batch_size, self.fabric.global_rank, world)
+        positions = positions_of(range(start, stop), self.schedule.batch_size, self.fabric.global_rank, world)
         size = self.schedule.batch_size // (world * self.accumulate)
         pieces: list[list[TrainingSample]] = []
         for piece in parts(self.samples, positions, size, self.workers):
@@ -101,9 +84,6 @@ class Training(ResumableTraining[list[TrainingSample]]):
             if len(pieces) == self.accumulate:
                 yield pieces
                 pieces = []
-
-    def losses(self, module: Any, piece: list[TrainingSample], step: int, part: int) -> dict[str, Tensor]:  # noqa: ARG002
-        return self._losses(module, piece)
 
     def divergence_message(self, step: int, losses: Mapping[str, Tensor]) -> str:
         parted = ", ".join(f"{name} {float(loss.detach()):.3g}" for name, loss in losses.items())
@@ -113,10 +93,13 @@ class Training(ResumableTraining[list[TrainingSample]]):
             "choose a lower lr"
         )
 
-    def settle(self, module: Any) -> None:
-        self._settle_batch_norm(module)
-
-    def _losses(self, module: Any, piece: list[TrainingSample]) -> dict[str, Tensor]:
+    def losses(
+        self,
+        module: Any,
+        piece: list[TrainingSample],
+        step: int = 0,  # noqa: ARG002
+        part: int = 0,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
         device = self.fabric.device
         shown = [drawn.sample.image.to(device) for drawn in piece]
         images = float_images(shown, self.normalisation.mean, self.normalisation.std)
@@ -126,8 +109,8 @@ class Training(ResumableTraining[list[TrainingSample]]):
         return cast(dict[str, Tensor], losses)
 
     @torch.no_grad()
-    def _settle_batch_norm(self, module: Any) -> None:
-        """Statistics of batch norm as the mean over many batches rather than the moving one (C4 only)."""
+    def finish(self, module: Any) -> None:
+        """Compute the statistics of batch norm as the mean over many batches rather than the moving one (C4 only)."""
         if isinstance(self.detector.body, PyramidBody):
             return
         norms = [layer for layer in self.detector.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
@@ -139,7 +122,7 @@ class Training(ResumableTraining[list[TrainingSample]]):
                 done += 1
                 for layer in norms:
                     layer.momentum = 1 / done
-                self._losses(module, piece)
+                self.losses(module, piece)
             self.progress("detection: batch norm", done // self.accumulate, steps)
         for layer, momentum in zip(norms, kept, strict=True):
             layer.momentum = momentum

@@ -18,7 +18,7 @@ from hirl.evals.detection.regions import SeededSampler
 from hirl.seeds import RegionStream
 
 RATIOS = (0.5, 1.0, 2.0)  # height over width
-POSITIVE, NEGATIVE = 0.7, 0.3  # IoU with an object from which, and below which, an anchor is one or background
+POSITIVE, NEGATIVE = 0.7, 0.3  # IoU from which an anchor is an object, and below which it is background
 ANCHORS, POSITIVE_SHARE = 256, 0.5  # per image that are learnt from, and how many of them may be positive
 OVERLAP = 0.7  # of proposals that NMS allows
 
@@ -56,7 +56,7 @@ class Anchors(AnchorGenerator):  # type: ignore[misc]
 
 
 class AnchorMatcher(Matcher):  # type: ignore[misc]
-    """An object's best anchor is its own even below the threshold for others, if they overlap by `min_overlap`."""
+    """An object's best anchor is positive even below the threshold for others, if they overlap by `min_overlap`."""
 
     def __init__(self, min_overlap: float) -> None:
         super().__init__(POSITIVE, NEGATIVE, allow_low_quality_matches=True)
@@ -76,13 +76,13 @@ class FullPrecisionHead(RPNHead):  # type: ignore[misc]
 
 
 class Proposals(RegionProposalNetwork):  # type: ignore[misc]
-    """What may be an object, from the anchors of all maps; NMS is within a map.
+    """Region proposals from the anchors of all maps; NMS is within a map.
 
     sizes: per feature map those of its anchors
     strides: pixels between neighbours of each map
     proposal_counts: how many proposals are taken before NMS (per map) and after it, in training and in testing
     beta: where the loss of boxes turns from squares to absolute values; 0 for absolute values alone
-    inside: learn from anchors alone that do not cross the border of their image
+    inside: learn only from anchors that do not cross the border of their image
     min_overlap: overlap from which an object's best anchor is learnt, whatever the others overlap
     """
 

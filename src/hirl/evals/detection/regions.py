@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from torchvision.ops import (
 
 from hirl.seeds import mix_seed
 
-SCORE, OVERLAP, DETECTIONS = 0.05, 0.5, 100  # what a detection needs, what NMS allows, how many an image may have
+SCORE, OVERLAP, DETECTIONS = 0.05, 0.5, 100  # least score, most overlap (NMS), most detections per image
 POSITIVE_SHARE = 0.25  # of the regions that a head learns from, at most
 CERTAIN = 0.5  # from which a pixel belongs to the mask
 
@@ -56,7 +56,7 @@ class Target(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Detections:
-    """The detections of one image, the surest first."""
+    """The detections of one image, by falling score."""
 
     boxes: Tensor  # (n, 4)
     scores: Tensor  # (n,)
@@ -214,7 +214,7 @@ def mask_loss(logits: Tensor, regions: Sequence[Regions], targets: Sequence[Targ
 
 
 def detections(scores: Tensor, boxes: Tensor, size: tuple[int, int]) -> Detections:
-    """The boxes of one image that are sure enough, without those that repeat a surer one.
+    """The boxes of one image with a sufficient score, without those that NMS drops.
 
     scores (R, 1 + classes), background first; boxes (R, classes, 4); size: height and width.
     """
@@ -254,8 +254,3 @@ def paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
     values = F.grid_sample(mask[None, None].float(), grid[None], padding_mode="zeros", align_corners=False)[0, 0]
     placed[top:bottom, left:right] = values >= CERTAIN
     return placed
-
-
-def coder(weights: tuple[float, float, float, float]) -> Any:
-    """torchvision's box coder."""
-    return BoxCoder(weights)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +42,7 @@ def read_sample(images: DetectionSet, index: int, *, segment: bool) -> Sample:
 
 
 class TrainingSamples(Dataset[TrainingSample]):
-    """An endless row of training images: every epoch all of them once, in an order of its own.
+    """An endless sequence of training images: each epoch has all of them, in an order of its own.
 
     Position p is the (p mod N)-th image of epoch p // N; what is drawn depends on (seed, epoch, image).
     """
@@ -85,7 +85,7 @@ class TestImages(Dataset[tuple[int, Tensor]]):
 
 
 def parts(
-    samples: TrainingSamples, positions: Sequence[int], size: int, workers: int
+    samples: TrainingSamples, positions: Iterable[int], size: int, workers: int
 ) -> Iterator[list[TrainingSample]]:
     """The samples at these positions, `size` at a time, read ahead by `workers` processes."""
     loader: DataLoader[Any] = DataLoader(

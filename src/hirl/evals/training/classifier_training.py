@@ -173,7 +173,7 @@ class ClassifierTraining(ResumableTraining[Batch]):
         }
 
     def is_finite(self, losses: Mapping[str, Tensor]) -> Tensor:
-        """Of classifiers at several rates, some of which are too high for any encoder, one is enough."""
+        """With several rates one finite loss is enough: some are too high for any encoder."""
         finite = torch.stack(list(losses.values())).isfinite()
         return finite.any() if self.settings.rates else finite.all()
 
