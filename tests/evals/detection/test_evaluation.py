@@ -236,7 +236,7 @@ def test_statistics_of_batch_norm_are_settled(coco: Coco, monkeypatch: pytest.Mo
     received: list[float] = []
     losses = Training.losses
 
-    def watched(self: Training, module: Any, piece: Any, *place: int) -> Any:
+    def watched(self: Training, module: Any, piece: Any, *place: Any) -> Any:
         if not torch.is_grad_enabled():
             received.append(self.detector.heads.norm.momentum)  # type: ignore[arg-type, union-attr]
         return losses(self, module, piece, *place)
