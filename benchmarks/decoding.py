@@ -22,8 +22,9 @@ from rich.table import Table
 from hirl.data.sources import ImageSet, open_images
 from hirl.data.sources.decode import decode
 from hirl.data.views import centre
-from hirl.features.extractor import Extractor, preprocessing_for
+from hirl.features.extractor import Extractor
 from hirl.features.open_encoder import open_encoder
+from hirl.features.preprocessing import preprocessing_for
 
 SIZES = ((640, 480), (1024, 768), (1201, 901), (2048, 1536), (4032, 3024))
 FULL = 1 << 30  # times the resized side: no JPEG is large enough to be reduced

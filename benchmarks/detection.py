@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from benchmarks.measure import THREADS, peak_mebibytes, seconds
 from hirl.encoders.backbones import make_backbone
-from hirl.evals.detection.detector import Detector, make_detector, parameter_count, trained_parameters
+from hirl.evals.detection.detector import Detector, freeze_unused, make_detector
 from hirl.evals.detection.regions import Target
 from hirl.evals.detection.schedule import make_optimiser, published
 from hirl.methods.facts import Facts
@@ -33,6 +33,11 @@ OURS = {
 THEIRS = "torchvision fasterrcnn_resnet50_fpn"
 CLASSES, OBJECTS = 80, 8
 SHAPE = (3, 4)  # height to width
+
+
+def parameter_count(module: nn.Module) -> int:
+    """The number of parameters, buffers left out."""
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def picture(side: int) -> tuple[Tensor, Target]:
@@ -53,7 +58,7 @@ def make(name: str) -> Detector:
     backbone, segment = OURS[name]
     torch.manual_seed(0)
     detector = make_detector(make_backbone(backbone), CLASSES, segment=segment)
-    trained_parameters(detector)
+    freeze_unused(detector)
     return detector.train()
 
 

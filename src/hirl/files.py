@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -17,8 +18,10 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 CHECKSUM = f"hirl-sha256:{'0' * 64}"
+_KEY = "checksum"  # of the checksum in JSON
 _CHECKSUM = re.compile(rb"hirl-sha256:([0-9a-f]{64})")
 _HEAD, _TAIL, _CHUNK = 1 << 20, 256, 1 << 20  # bytes: where a checksum may stand, and how much is hashed at a time
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -83,6 +86,28 @@ def verify(path: Path, *, required: bool = False) -> None:
         raise Damaged(f"{str(path)!r} is damaged: it has lost its checksum")
     if found is not None and found[1] != _digest(path, found[0]):
         raise Damaged(f"{str(path)!r} is damaged: its content does not match its checksum")
+
+
+def write_json(path: Path, content: dict[str, Any] | list[dict[str, Any]], **options: Any) -> None:
+    """Write plain data as JSON with a checksum, which is the first entry of the (first) dictionary.
+
+    options: those of `json.dumps`
+    """
+    first, *others = content if isinstance(content, list) else [content]
+    first = {_KEY: CHECKSUM} | first
+    with atomic_write(path, checksum=True) as aside:
+        written = [first, *others] if isinstance(content, list) else first
+        aside.write_text(json.dumps(written, **options), encoding="utf-8")
+
+
+def read_json(path: Path, *, required: bool = False) -> Any:
+    """What `write_json` wrote, verified; a ValueError if the file is damaged or not JSON. `required`: see `verify`."""
+    verify(path, required=required)
+    found = json.loads(path.read_text(encoding="utf-8"))
+    first = found[0] if isinstance(found, list) and found else found
+    if isinstance(first, dict):
+        first.pop(_KEY, None)
+    return found
 
 
 def seal(path: Path) -> None:

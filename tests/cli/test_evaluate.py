@@ -126,7 +126,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "a class missing in test": (["{run}", "knn", "--data", "{less_test}"], "val has no image of 1 of its 4 classes"),
     "other classes in test": (["{run}", "knn", "--data", "{other}"], "differ at label level 0"),
     "other label levels in test": (["{run}", "knn", "--data", "{levels}"], "has 1 label levels and"),
-    "no part to test on": (["{run}", "knn", "--data", "{unsplit}"], "ame the images to test on"),
+    "no part to test on": (["{run}", "knn", "--data", "{unsplit}"], "needs separate test images: name them"),
     "a split that is not there": (["{run}", "knn", "--test_split", "holiday"], "has no split 'holiday'"),
     "missing images": (["{run}", "knn", "--data", "nowhere/"], "neither a path nor the name"),
     "an encoder without images": (["random:resnet10t", "knn"], "give a folder or a known name with --data"),

@@ -11,7 +11,7 @@ import yaml
 from hirl import Run
 from hirl.cli.main import main
 from hirl.runs.folder import FORMAT, OPTIONS
-from hirl.runs.metrics import LOSS_IMAGE, LOSS_SPD, course
+from hirl.runs.metrics import LOSS_IMAGE, LOSS_SPD, metric_values
 
 
 def line(epoch: int, image: float, **more: float) -> dict[str, Any]:
@@ -71,5 +71,5 @@ def test_a_run_without_reports_says_so(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_course() -> None:
-    assert course([*FIRST, *LATER], LOSS_IMAGE) == [4.1, 4.5, 3.9]
-    assert course(FIRST, LOSS_SPD) == course([], LOSS_IMAGE) == []
+    assert metric_values([*FIRST, *LATER], LOSS_IMAGE) == [4.1, 4.5, 3.9]
+    assert metric_values(FIRST, LOSS_SPD) == metric_values([], LOSS_IMAGE) == []

@@ -205,7 +205,7 @@ def test_torchvision_files(tmp_path: Path) -> None:
     torch.save(network.state_dict(), tmp_path / "resnet18-f37072fd.pth")
     network.fc = nn.Identity()
     assert_same_features(tmp_path / "resnet18-f37072fd.pth", network)
-    assert open_encoder(tmp_path / "resnet18-f37072fd.pth").about["backbone"] == "resnet18"
+    assert open_encoder(tmp_path / "resnet18-f37072fd.pth").description["backbone"] == "resnet18"
 
 
 @pytest.mark.parametrize("kind", ["ViT", "Dinov2", "Dinov2WithRegisters", "ResNet"])

@@ -14,8 +14,8 @@ from hirl.encoders import embedded
 from hirl.encoders.embedded import DEFAULT_ENCODER, embedded_classifier
 from hirl.encoders.encoder_file import load_weights
 from hirl.encoders.weights_source import ImageFormat
-from hirl.features.extractor import describe, preprocessing_for
 from hirl.features.open_encoder import open_encoder
+from hirl.features.preprocessing import describe, preprocessing_for
 
 
 def test_the_default_encoder_has_the_weights_of_its_package() -> None:

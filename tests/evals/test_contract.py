@@ -146,7 +146,7 @@ def test_without_a_training_part_images_without_parts_will_do(runs: dict[str, Ru
     options: dict[str, Any] = {"data": tmp_path / "all.npz", "device": "cpu", "quiet": True}
     result = runs["hirl"].evaluate(Clustering(restarts=1), **options)["clustering"]
     assert [row["clusters"] for row in result.rows] == [4]
-    with pytest.raises(ValueError, match="ame the images to test on"):
+    with pytest.raises(ValueError, match="needs separate test images: name them"):
         runs["hirl"].evaluate(Clustering(part="train"), KNN(ks=(5,)), **options)
 
 
@@ -164,9 +164,9 @@ def test_images_that_are_learnt_from_and_tested_on_are_counted(tmp_path: Path) -
         warnings.simplefilter("error")
         assert {part: len(images) for part, images in open_parts().items()} == {"train": 4, "test": 2}
         open_parts(test_data=str(tmp_path), test_split="val")
-    with pytest.warns(UserWarning, match="4 of the 4 images to test on are among those to learn from"):
+    with pytest.warns(UserWarning, match="4 of the 4 test images are also training images"):
         open_parts(test_split="train")
-    with pytest.warns(UserWarning, match="2 of the 2 images to test on are among those to learn from"):
+    with pytest.warns(UserWarning, match="2 of the 2 test images are also training images"):
         open_parts(split="val", test_data=str(tmp_path))
 
 
@@ -197,7 +197,7 @@ def test_what_a_task_needs_is_asked_for_when_it_is_missing(name: str, tmp_path: 
     elif own_data:  # such as images with boxes
         refused[unlabelled] = r"unlabelled.npz' has no .*: name "
     if task.needs.train and not own_data:
-        refused[one_part] = "one_part.npz has no splits .* name the images to test on with --test_data"
+        refused[one_part] = "one_part.npz has no splits .* needs separate test images: name them with --test_data"
     for data, message in refused.items():
         with pytest.raises(ValueError, match=message):
             hirl.evaluate("random:resnet10t", task, data=data, backbone_args=NARROW, device="cpu", quiet=True)

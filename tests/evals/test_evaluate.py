@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from hirl.data import open_images
 from hirl.data.views.normalisation import IMAGENET_MEAN, IMAGENET_STD
 from hirl.encoders.backbones import make_backbone
 from hirl.encoders.encoder_file import save_encoder
+from hirl.encoders.weights_source import ImageFormat
 from hirl.evals import KNN, Clustering, TreeAgreement
 from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.features import extractor
+from hirl.features.open_encoder import open_encoder
 from hirl.metrics.knn import knn_accuracy
 from hirl.run import Run
 from hirl.runs.results import list_results
@@ -84,6 +87,25 @@ def test_images_are_resized_as_the_methods_original_does(runs: dict[str, Run]) -
     assert (protocol["encoder"]["method"], protocol["images"]["interpolation"]) == ("MoCoV2", "bicubic")
     with pytest.raises(ValueError, match="interpolation is 'nearest', but must be 'bilinear' or 'bicubic'"):
         run.evaluate(QUICK, device="cpu", quiet=True, interpolation="nearest")
+
+
+def test_a_result_for_another_crop_is_not_reused(picture_files: Path, tmp_path: Path) -> None:
+    """The same weights may be cropped differently, depending on where they were opened from."""
+    network, measured = open_encoder(Colours()), []
+    for crop in (0.95, 0.5, 0.5):
+        encoder = replace(network, format=ImageFormat(16, IMAGENET_MEAN, IMAGENET_STD, crop=crop))
+        options: dict[str, Any] = {
+            "data": picture_files,
+            "out": tmp_path,
+            "device": "cpu",
+            "quiet": True,
+            "reuse": True,
+        }
+        measured.append(hirl.evaluate(encoder, QUICK, **options)["knn"])
+    crops = {found["protocol"]["images"]["crop"] for found in list_results(tmp_path).values()}
+    assert crops == {0.95, 0.5}
+    assert measured[0].rows != measured[1].rows
+    assert measured[1] == measured[2]
 
 
 def test_both_arms_have_a_tree_to_compare(runs: dict[str, Run]) -> None:
@@ -213,7 +235,7 @@ def test_images_in_memory_and_of_two_sources() -> None:
         Colours(), KNN(ks=(1,)), data=(parts[0], shade), test_data=(parts[1], shade), device="cpu", quiet=True
     ).values()
     assert found.headline == {"3 classes": 1.0}
-    with pytest.raises(ValueError, match="ame the images to test on with --test_data"):
+    with pytest.raises(ValueError, match="needs separate test images: name them with --test_data"):
         hirl.evaluate(Colours(), "knn", data=(parts[0], shade), quiet=True)
 
 
@@ -229,7 +251,7 @@ def test_of_other_data_with_parts_the_val_part_is_tested(tmp_path: Path) -> None
     (found,) = hirl.evaluate(Colours(), KNN(ks=(1,)), data=file, test_data=file, device="cpu", quiet=True).values()
     assert found.headline["5 classes"] < 0.5
     np.savez(file, allow_pickle=False, **{name: part for name, part in content.items() if name.startswith("train")})
-    with pytest.raises(ValueError, match=r"has no split 'val'.* Name the images to test on with --test_split"):
+    with pytest.raises(ValueError, match=r"has no split 'val'.*; name the test images with --test_split"):
         hirl.evaluate(Colours(), "knn", data=file, test_data=file, device="cpu", quiet=True)
 
 

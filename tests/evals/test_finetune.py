@@ -43,7 +43,7 @@ def test_schedules() -> None:
     assert [cnn.share(epoch) for epoch in (0, 11.9, 12, 15.9, 16)] == pytest.approx([1, 1, 0.2, 0.2, 0.04])
     end = 1e-6 / 4e-3
     assert [vit.share(epoch) for epoch in (0, 10, 20, 60, 100)] == pytest.approx([0, 0.5, 1, (1 + end) / 2, end])
-    short = vit.scaled(10**6, epochs=10)
+    short = vit.for_images(10**6, epochs=10)
     assert [short.share(epoch) for epoch in (1, 2, 6, 10)] == pytest.approx([0.5, 1, (1 + end) / 2, end])
 
 
@@ -52,15 +52,15 @@ def test_schedules() -> None:
 )
 def test_few_images_get_a_smaller_batch_and_rates_that_follow(images: int, batch: int) -> None:
     assert fitting_batch(1024, images) == batch
-    settings = FINE_TUNE_CNN.scaled(images)
+    settings = FINE_TUNE_CNN.for_images(images)
     assert settings.batch_size == batch
     assert settings.encoder_lr == pytest.approx(0.1 * batch / 1024)
     assert settings.classifier_lr == pytest.approx(1.0 * batch / 1024)
-    assert FINE_TUNE_VIT.scaled(images).encoder_lr == pytest.approx(4e-3 * (batch / 1024) ** 0.5)
+    assert FINE_TUNE_VIT.for_images(images).encoder_lr == pytest.approx(4e-3 * (batch / 1024) ** 0.5)
 
 
 def test_options_replace_the_settings() -> None:
-    settings = FINE_TUNE_CNN.scaled(5000, epochs=10, batch_size=128, encoder_lr=0.4, classifier_lr=2.0)
+    settings = FINE_TUNE_CNN.for_images(5000, epochs=10, batch_size=128, encoder_lr=0.4, classifier_lr=2.0)
     assert (settings.epochs, settings.batch_size, settings.milestones) == (10, 128, (6, 8))
     assert (settings.encoder_lr, settings.classifier_lr) == (0.4 / 8, 2.0 / 8)
 
@@ -117,7 +117,7 @@ def test_the_encoder_decides_on_its_settings(
         given.append(settings)
         return []
 
-    monkeypatch.setattr(FineTune, "_tuned", tuned)
+    monkeypatch.setattr(FineTune, "_fine_tune", tuned)
     FineTune().run(subject)
     FineTune(layer_decay=0.5, drop_path=0.3, epochs=7).run(subject)
     assert (given[0].regularisation.drop_path, given[0].layer_decay) == values
@@ -160,7 +160,7 @@ def test_it_learns_on_a_copy_the_same_in_every_run(coloured_subject: Make, kind:
 @pytest.mark.parametrize("kind", ["cnn", "vit"])
 def test_every_parameter_of_the_encoder_learns_along(coloured_subject: Make, kind: str) -> None:
     subject = coloured_subject(kind)
-    settings = (FINE_TUNE_VIT if kind == "vit" else FINE_TUNE_CNN).scaled(160, epochs=1, encoder_lr=1.0)
+    settings = (FINE_TUNE_VIT if kind == "vit" else FINE_TUNE_CNN).for_images(160, epochs=1, encoder_lr=1.0)
     classifier = Classifier(subject, [4], settings)
     assert subject.train.labels is not None
     Supervision(subject, settings, "finetune").learn(classifier, subject.train, subject.train.labels[:, :1])
@@ -215,7 +215,7 @@ def test_mixed_precision_and_accumulated_parts(coloured_subject: Make) -> None:
     """bf16 learns as well; without batch norm, four parts of a batch are the same step as one."""
     subject = coloured_subject("vit")
     assert subject.train.labels is not None
-    settings = replace(FINE_TUNE_VIT, regularisation=PLAIN).scaled(160, epochs=1)
+    settings = replace(FINE_TUNE_VIT, regularisation=PLAIN).for_images(160, epochs=1)
     ends = []
     for precision, accumulate in (("32-true", 1), ("32-true", 4), ("bf16-mixed", 1)):
         classifier = Classifier(subject, [4], settings)
@@ -291,7 +291,9 @@ def test_no_checkpoint_has_seen_a_loss_that_nobody_looked_at(
         return {name: loss * (torch.nan if step == bad else 1) for name, loss in found.items()}
 
     monkeypatch.setattr(ClassifierTraining, "losses", spoilt)
-    monkeypatch.setattr(ClassifierTraining, "diverged", lambda _self, step, _losses: f"not finite at step {step}")
+    monkeypatch.setattr(
+        ClassifierTraining, "divergence_message", lambda _self, step, _losses: f"not finite at step {step}"
+    )
     subject = replace(coloured_subject("vit", count=24), folder=tmp_path)  # 6 steps per epoch
     with pytest.raises(ValueError, match=f"not finite at step {bad}$"):
         FineTune(epochs=2, regularisation="plain").run(subject)

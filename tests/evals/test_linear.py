@@ -263,15 +263,15 @@ def test_official_settings_are_those_of_the_method(method: type[Method]) -> None
     assert settings.encoder_lr == 0
     same = ("optimiser", "weight_decay", "batch_size", "epochs", "milestones", "factor", "mean_patch")
     assert all(getattr(settings, name) == getattr(published, name) for name in same)
-    assert settings.scaled(10**6) == settings
+    assert settings.for_images(10**6) == settings
 
 
 def test_milestones_and_cosines_keep_their_share_of_the_epochs() -> None:
     steps = LINEAR["MoCoV2"]
     assert [steps.share(epoch) for epoch in (0, 59.9, 60, 79.9, 80, 99)] == pytest.approx([1, 1, 0.1, 0.1, 0.01, 0.01])
-    short = steps.scaled(10**6, epochs=10)
+    short = steps.for_images(10**6, epochs=10)
     assert [short.share(epoch) for epoch in (0, 5.9, 6, 7.9, 8)] == pytest.approx([1, 1, 0.1, 0.1, 0.01])
-    cosine = LINEAR["SwAV"].scaled(10**6, epochs=8)
+    cosine = LINEAR["SwAV"].for_images(10**6, epochs=8)
     assert [cosine.share(epoch) for epoch in (0, 2, 4, 8)] == pytest.approx([1, (1 + 0.5**0.5) / 2, 0.5, 0])
 
 
@@ -357,7 +357,7 @@ def test_ibot_sweeps_the_published_rates(coloured_subject: Make) -> None:
         assert min(abs(row["lr"] / rate - 1) for rate in here) < 1e-9
     assert result.headline["2 classes"] > 0.9
 
-    settings = LINEAR["IBOT"].scaled(len(subject.train), epochs=1)
+    settings = LINEAR["IBOT"].for_images(len(subject.train), epochs=1)
     assert subject.train.labels is not None
     together = Classifier(subject, [4, 2], settings)
     alone = Classifier(subject, [4, 2], replace(settings, rates=settings.rates[30:31]))

@@ -19,7 +19,7 @@ from hirl.evals.training.training_settings import (
     TrainingSettings,
     fine_tune_vit,
 )
-from hirl.features.extractor import Preprocessing
+from hirl.features.preprocessing import Preprocessing
 from hirl.metrics.knn import KS
 
 from ..small_methods import METHODS, title

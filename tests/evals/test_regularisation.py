@@ -224,7 +224,7 @@ def test_every_option_has_an_effect(coloured_subject: Make, option: str, value: 
 
     def weights(**given: object) -> Tensor:
         evaluation = FineTune(epochs=1, **given)  # type: ignore[arg-type]
-        settings = evaluation._adapted(FINE_TUNE_VIT, 32, replace(subject, message=lines.append), task="finetune")
+        settings = evaluation._settings_for(FINE_TUNE_VIT, 32, replace(subject, message=lines.append), task="finetune")
         classifier = Classifier(subject, [4], settings)
         assert subject.train.labels is not None
         Supervision(subject, settings, "finetune").learn(classifier, subject.train, subject.train.labels[:, :1])

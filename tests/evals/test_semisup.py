@@ -18,7 +18,7 @@ from hirl.data.sources.image_set import BadImage, ImageSet, Subset
 from hirl.data.sources.skipped import Skipped, read_or_replace
 from hirl.evals.base import Subject
 from hirl.evals.semisup import SemiSupervised
-from hirl.evals.training.sampling import class_balanced, listed
+from hirl.evals.training.sampling import class_balanced, find_listed
 from hirl.evals.training.training_settings import FINE_TUNE_CNN, FINE_TUNE_VIT, SEMI_CNN, SEMI_VIT, nearest_share
 
 Make = Callable[..., Subject]
@@ -81,14 +81,14 @@ def test_classes_that_are_too_small_are_named() -> None:
 
 
 def test_a_list_of_files_fixes_the_images(folder: ImageSet) -> None:
-    assert listed(folder, ["dog_1.png", "cat_2.png", ""]).tolist() == [2, 4]
-    assert listed(folder, ["dog/0.png", "cat_1.png"]).tolist() == [1, 3]
+    assert find_listed(folder, ["dog_1.png", "cat_2.png", ""]).tolist() == [2, 4]
+    assert find_listed(folder, ["dog/0.png", "cat_1.png"]).tolist() == [1, 3]
     with pytest.raises(ValueError, match=r"1 of the 2 listed files are not in .* \('bird.png' is one\)"):
-        listed(folder, ["bird.png", "cat_1.png"])
+        find_listed(folder, ["bird.png", "cat_1.png"])
     with pytest.raises(ValueError, match=r"more than once \('0.png' is one\): .* the end of its path"):
-        listed(folder, ["0.png", "cat_1.png"])
+        find_listed(folder, ["0.png", "cat_1.png"])
     with pytest.raises(ValueError, match="list of files is empty"):
-        listed(folder, [" ", ""])
+        find_listed(folder, [" ", ""])
 
 
 def test_chosen_images_are_a_set_of_their_own(folder: ImageSet) -> None:
@@ -175,10 +175,10 @@ def test_one_per_cent_of_imagenet_keeps_the_published_batch_and_rate() -> None:
     """1 % of ImageNet has 12,811 images by the usual list, or 13 of each class."""
     for count in (12_811, 13_000):
         for family, batch, rate in ((SEMI_VIT, 1024, 1e-3), (SEMI_CNN, 256, 0.02)):
-            settings = family[0.01].scaled(count)
+            settings = family[0.01].for_images(count)
             assert settings.batch_size == batch
             assert settings.encoder_lr == rate
-    assert SEMI_VIT[0.1].scaled(128_116) == SEMI_VIT[0.1]
+    assert SEMI_VIT[0.1].for_images(128_116) == SEMI_VIT[0.1]
 
 
 def test_a_smaller_batch_is_reported_in_a_line(coloured_subject: Make) -> None:
@@ -190,7 +190,7 @@ def test_a_smaller_batch_is_reported_in_a_line(coloured_subject: Make) -> None:
         "the rates follow (0.000125, 0.000125 for the classifier)"
     ]
     lines.clear()
-    settings = SemiSupervised(shares=(0.5,), epochs=1, batch_size=1024)._adapted(
+    settings = SemiSupervised(shares=(0.5,), epochs=1, batch_size=1024)._settings_for(
         SEMI_VIT[0.1], 5000, subject, task="semisup"
     )
     assert settings.encoder_lr == 1e-4

@@ -27,7 +27,7 @@ def training(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> Run:
     run = runs["hirl"]
     last = load_checkpoint(run.checkpoint_file)
     run.encoder_file.unlink()
-    run.forget_after(last["step"] - 1)
+    run.drop_reports_after(last["step"] - 1)
     last["step"] -= 2
     save_checkpoint(run.checkpoint_file, last)
 

@@ -20,9 +20,10 @@ from hirl.data.sources.identity import image_identity
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.normalisation import Normalisation, choose_normalisation
 from hirl.features import feature_cache
-from hirl.features.extractor import Extractor, Preprocessing, extract_features
+from hirl.features.extractor import Extractor, extract_features
 from hirl.features.feature_cache import FeatureCache
 from hirl.features.open_encoder import Encoder
+from hirl.features.preprocessing import Preprocessing
 from hirl.terminal.progress import no_progress
 
 PLAIN = Preprocessing(16, Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)))
@@ -63,7 +64,7 @@ def test_features_are_in_order_and_the_network_is_unchanged(shapes: Shapes) -> N
 def features(
     folder: Path | None, network: Mean, images: ImageSet, preprocessing: Preprocessing = PLAIN, sha256: str = "a"
 ) -> Tensor:
-    encoder = Encoder(name="mean", network=network, sha256=sha256, about={})
+    encoder = Encoder(name="mean", network=network, sha256=sha256, description={})
     return Extractor(encoder, preprocessing, FeatureCache(folder), progress=no_progress).features(images)
 
 
@@ -152,7 +153,7 @@ def test_images_are_resized_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyP
     found = {}
     for interpolation in ("bilinear", "bicubic"):
         preprocessing = replace(PLAIN, interpolation=interpolation, workers=0)
-        encoder = Encoder(name="pixels", network=nn.Flatten(), sha256="a", about={})
+        encoder = Encoder(name="pixels", network=nn.Flatten(), sha256="a", description={})
         extractor = Extractor(encoder, preprocessing, FeatureCache(tmp_path / "cache"), progress=no_progress)
         found[interpolation] = extractor.features(images)
         expected = EvaluationLoader(

@@ -14,7 +14,7 @@ from hirl.data import Shapes
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views import View
 from hirl.features import view_cache
-from hirl.features.view_cache import cached_views
+from hirl.features.view_cache import compute_or_load_views
 from hirl.terminal.progress import Progress, no_progress
 
 
@@ -45,7 +45,7 @@ def features(images: ImageSet, folder: Path, progress: Progress = no_progress) -
     network = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
     given: dict[str, Any] = {"size": 16, "mean": (0.5,) * 3, "std": (0.5,) * 3, "device": torch.device("cpu")}
     view = View(size=16, scale=(0.2, 1.0))
-    found = cached_views(network, "a", images, view, 2, folder=folder, workers=0, progress=progress, **given)
+    found = compute_or_load_views(network, "a", images, view, 2, folder=folder, workers=0, progress=progress, **given)
     return found.rows.clone()
 
 

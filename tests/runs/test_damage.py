@@ -104,7 +104,7 @@ def rewind(run: Run) -> None:
     shutil.copy(run.checkpoints_folder / "epoch-0002.ckpt", run.checkpoint_file)
     (run.checkpoints_folder / "epoch-0003.ckpt").unlink()
     run.encoder_file.unlink()
-    run.forget_after(load_checkpoint(run.checkpoint_file)["step"])
+    run.drop_reports_after(load_checkpoint(run.checkpoint_file)["step"])
 
 
 def run_command(command: str, root: Path, name: str) -> tuple[int, str, str]:

@@ -11,7 +11,8 @@ import torch
 from hirl.data import open_images
 from hirl.data.views.normalisation import choose_normalisation
 from hirl.evals import KNN, TreeAgreement
-from hirl.features.extractor import Preprocessing, extract_features
+from hirl.features.extractor import extract_features
+from hirl.features.preprocessing import Preprocessing
 from hirl.methods import MoCoV2
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint, save_checkpoint

@@ -13,7 +13,7 @@ import yaml
 
 from hirl.cli.main import main
 from hirl.explore.embed import embed
-from hirl.features.open_encoder import encoder_weights, open_encoder
+from hirl.features.open_encoder import open_encoder
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.faults import find_faults
@@ -30,7 +30,7 @@ def unfinished(runs: dict[str, Run]) -> Run:
 def rewind(run: Run) -> Run:
     shutil.copy(run.checkpoints_folder / "epoch-0001.ckpt", run.checkpoint_file)
     run.encoder_file.unlink()
-    run.forget_after(load_checkpoint(run.checkpoint_file)["step"])
+    run.drop_reports_after(load_checkpoint(run.checkpoint_file)["step"])
     return run
 
 
@@ -66,10 +66,10 @@ def test_a_kept_checkpoint_is_evaluated_and_embedded(runs: dict[str, Run], tmp_p
         file = run.checkpoints_folder / f"epoch-000{epoch}.ckpt"
         assert main(["evaluate", str(file), *KNN]) == 0
         opened = open_encoder(file)
-        assert opened.about.get("state") == state
+        assert opened.description.get("state") == state
         assert opened.image_size == 16
     last = run.encoder_weights()[0]
-    assert all(torch.equal(last[name], weight) for name, weight in encoder_weights(file).items())
+    assert all(torch.equal(last[name], weight) for name, weight in opened.network.state_dict().items())
     assert len(list(run.results_folder.glob("knn-*.json"))) == 2
     assert main(["embed", str(file), "--out", str(tmp_path / "z.npz"), "--device", "cpu"]) == 0
     with np.load(tmp_path / "z.npz") as arrays:
@@ -86,7 +86,7 @@ def test_the_checkpoint_of_a_finished_run_is_its_encoder(runs: dict[str, Run]) -
         again = open_encoder(run)
     assert again.sha256 == opened.sha256
     assert (again.image_size, again.mean, again.std) == (opened.image_size, opened.mean, opened.std)
-    assert "state" not in again.about
+    assert "state" not in again.description
     assert resume(run) == 0
     assert run.encoder_file.read_bytes() == content
 

@@ -21,9 +21,9 @@ from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import make_backbone
 from hirl.encoders.encoder_file import EncoderMetadata, save_encoder
 from hirl.features import view_cache
-from hirl.features.extractor import preprocessing_for
 from hirl.features.open_encoder import open_encoder
-from hirl.features.view_cache import CachedViews, PlainFeatures, cached_views, fitting_views
+from hirl.features.preprocessing import preprocessing_for
+from hirl.features.view_cache import CachedFeatureLoader, CachedViews, compute_or_load_views, fitting_views
 from hirl.hierarchy.following import follow
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods import MoCoV2, SimSiam, SwAV
@@ -274,7 +274,9 @@ def test_features_of_a_killed_pass_are_not_computed_again(
     def compute(folder: str, progress: Callable[[str, int, int], None]) -> CachedViews:
         given: dict[str, Any] = {"size": 16, "mean": HALVES, "std": HALVES, "device": torch.device("cpu"), "workers": 0}
         network, view = open_encoder(start).network, adaptation_view(16)
-        return cached_views(network, "start", images, view, 2, folder=tmp_path / folder, progress=progress, **given)
+        return compute_or_load_views(
+            network, "start", images, view, 2, folder=tmp_path / folder, progress=progress, **given
+        )
 
     def killing(_task: str, done: int, _total: int) -> None:
         if done == 64:
@@ -322,7 +324,7 @@ def test_images_that_cannot_be_read_are_replaced_in_training_and_marked_in_evalu
     damaged = cached(unreadable=(4, 9))
     drawn = torch.cat([batch.index for epoch in range(5) for batch in _epoch(loader(damaged), epoch)])
     assert not {4, 9} & set(drawn.tolist())
-    (plain,) = PlainFeatures(damaged, device=torch.device("cpu"))
+    (plain,) = CachedFeatureLoader(damaged, device=torch.device("cpu"))
     assert plain.readable.tolist() == [index not in (4, 9) for index in range(10)]
     assert plain.views[0].isfinite().all()
 

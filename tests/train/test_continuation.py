@@ -154,7 +154,7 @@ def test_dino(shapes: Shapes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     # Where the weights come from is kept in the run and its encoder, and shown.
     origin = f"{file}, in the layout of DINO, licence not stated, trained without labels"
     since = f"; since then trained on {shapes.name} by DINO and HIRL, without labels"
-    assert str(run.started_from) == origin
+    assert str(run.origin) == origin
     assert str(open_encoder(run).provenance) == str(open_encoder(run.encoder_file).provenance) == origin + since
     with safe_open(run.encoder_file, "pt") as opened:
         assert "in the layout of DINO" in opened.metadata()["about"]

@@ -21,10 +21,10 @@ SUFFIX = ".safetensors"
 
 
 def options(parser: Parser) -> None:
-    from hirl.features.feature_files import FEATURES
+    from hirl.features.feature_files import FORMATS_HELP
     from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 
-    parser.add_argument("features", type=Path, help=f"One row per image: {FEATURES}, or a folder of its parts.")
+    parser.add_argument("features", type=Path, help=f"One row per image: {FORMATS_HELP}, or a folder of its parts.")
     parser.add_argument("--out", type=Path, required=True, help=f"The {SUFFIX} file to write the tree to.")
     parser.add_argument(
         "--levels",

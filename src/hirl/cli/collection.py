@@ -21,11 +21,11 @@ ENCODER = (
 
 def collection_options(parser: Parser, *, subject: str | None = None, tree: bool = True) -> None:
     """`subject`: help text of the subject, for commands that do not accept images, runs and features alike."""
-    from hirl.features.feature_files import FEATURES
+    from hirl.features.feature_files import FORMATS_HELP
 
     anything = (
-        f"A folder of images or a known name such as shapes, a run folder, {FEATURES}. Output for images without a run "
-        "goes to runs/IMAGES-ENCODER/."
+        f"A folder of images or a known name such as shapes, a run folder, {FORMATS_HELP}. Output for images without a "
+        "run goes to runs/IMAGES-ENCODER/."
     )
     parser.add_argument("subject", help=subject or anything)
     parser.add_argument(

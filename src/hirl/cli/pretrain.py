@@ -47,7 +47,7 @@ def scale_start(recipe: Mapping[str, Any], values: Namespace) -> None:
     if values.hierarchy is None or start is None or epochs in (None, values.epochs):
         return
     if values.hierarchy.start_epoch == start:
-        values.hierarchy = values.hierarchy.scaled(epochs, values.epochs)
+        values.hierarchy = values.hierarchy.for_epochs(epochs, values.epochs)
         scaled = values.hierarchy.start_epoch
         print(f"The first tree is built after epoch {scaled} of {values.epochs}; in the recipe {start} of {epochs}")
 

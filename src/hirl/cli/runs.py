@@ -16,7 +16,7 @@ from hirl.cli.command import Command
 from hirl.config.parser import Parser
 from hirl.runs.faults import find_faults
 from hirl.runs.folder import RunFolder
-from hirl.runs.metrics import METRICS, course
+from hirl.runs.metrics import METRICS, metric_values
 from hirl.terminal.figures import Kind, four_digits
 
 MARKS = ("config.yaml", "metrics.jsonl", "last.ckpt")  # a folder with any of these is a run, possibly broken
@@ -59,7 +59,7 @@ def _state(run: RunFolder) -> str:
 def _cell(lines: Sequence[dict[str, Any]], column: str) -> str:
     """The last value of the first of this column's metrics that the run has reported."""
     for metric in METRICS:
-        if metric.column == column and (values := course(lines, metric)):
+        if metric.column == column and (values := metric_values(lines, metric)):
             last = values[-1]
             return f"{last:.1%}" if metric.kind is Kind.SHARE and not isnan(last) else four_digits(last)
     return ""

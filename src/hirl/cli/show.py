@@ -20,7 +20,7 @@ from hirl.cli.command import Command
 from hirl.config.parser import Parser
 from hirl.runs.faults import find_faults
 from hirl.runs.folder import RunFolder
-from hirl.runs.metrics import LOSS_IMAGE, LOSS_SPD, course, last_figures
+from hirl.runs.metrics import LOSS_IMAGE, LOSS_SPD, last_figures, metric_values
 from hirl.runs.results import distinguishing_settings, list_results, tested_on
 from hirl.terminal.figures import format_figure, four_digits, with_kinds
 
@@ -67,9 +67,9 @@ def show_run(run: RunFolder) -> None:
     if faults := find_faults(run):
         write(escape(f"broken: {', '.join(faults)}"), style="yellow")
     for loss in (LOSS_IMAGE, LOSS_SPD):
-        if values := course(lines, loss):
+        if values := metric_values(lines, loss):
             write(f"{loss.name:<12} {sparkline(values)} {' → '.join(map(four_digits, (values[0], values[-1])))}")
-    write(escape(f"started from {run.started_from or 'nothing (random weights)'}"))
+    write(escape(f"started from {run.origin or 'nothing (random weights)'}"))
     if figures := last_figures(lines):
         table = Table(title="last figures", title_justify="left", show_header=False)
         for name, value in figures.items():

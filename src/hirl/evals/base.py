@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.normalisation import Normalisation
 from hirl.encoders.weights_source import Interpolation
-from hirl.features.extractor import CPU
 from hirl.features.image_request import ImageRequest, warn_of_overlap
+from hirl.features.preprocessing import CPU
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.facts import Facts
 from hirl.terminal.progress import Progress, no_progress
@@ -89,7 +89,7 @@ class Result:
 
     headline: the few figures that a comparison puts side by side, by name
     rows: all figures, as the rows of one or more tables
-    chosen: what the protocol leaves open and the evaluation settled (a scaled rate, the number of clusters)
+    chosen: values the evaluation chose itself (a scaled rate, the number of clusters)
     """
 
     headline: Mapping[str, float]  # see `hirl.terminal.figures.Figure` for their kinds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -11,22 +10,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import torch
-
 from hirl import evals, ranks
 from hirl.data.sources.identity import is_identified
-from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.data.views.view import check_interpolation
-from hirl.encoders.backbones import feature_maps
-from hirl.evals.base import Evaluation, Part, Result, Subject
-from hirl.evals.labels import check_labels
+from hirl.evals.base import Evaluation, Result, Subject
 from hirl.evals.protocol import protocol_of, store, stored
 from hirl.evals.result_tables import print_headline, print_message, print_result
-from hirl.features.extractor import Extractor, Preprocessing, check_same, describe, preprocessing_for
+from hirl.evals.subject import check_needs, make_subject, tree_of, without_unreadable
+from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import FeatureCache
 from hirl.features.image_request import NoLabels, request_images
-from hirl.features.open_encoder import Encoder, find_device, open_encoder
-from hirl.hierarchy.tree import PrototypeTree
+from hirl.features.open_encoder import open_encoder
+from hirl.features.preprocessing import Preprocessing, check_preprocessing, describe, find_device, preprocessing_for
 from hirl.methods.base import Method
 from hirl.methods.facts import Facts
 from hirl.processes import is_first, launch, process_count, run_on_first
@@ -37,7 +32,7 @@ from hirl.terminal.progress import no_progress, progress_bars
 
 DEFAULT_TASKS = ("knn", "clustering", "tree", "linear")
 AUTO = "auto"
-PATIENCE = timedelta(days=1)  # while the first process does alone what cannot be shared
+PATIENCE = timedelta(days=1)  # timeout while the first process works alone
 
 
 class Prepared(NamedTuple):
@@ -107,8 +102,10 @@ def evaluate(
     """
     if seed < 0:
         raise ValueError(f"seed is {seed}, but must be at least 0")
-    asked = [task if isinstance(task, Evaluation) else evals.find_evaluation(task)() for task in tasks or DEFAULT_TASKS]
-    names = tuple(task.name for task in asked)
+    requested = [
+        task if isinstance(task, Evaluation) else evals.find_evaluation(task)() for task in tasks or DEFAULT_TASKS
+    ]
+    names = tuple(task.name for task in requested)
     if len(set(names)) < len(names):
         raise ValueError(
             f"the same task is named twice in {', '.join(names)}, but results are returned by task: evaluate each in a "
@@ -119,7 +116,7 @@ def evaluate(
     encoder = open_encoder(subject, **network, channels=channels, method=method)
     if method is not None and encoder.run is None:
         raise ValueError(f"method is {method!r}, but must not be given here: only a run has one")
-    check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
+    check_preprocessing(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     request = request_images(encoder, data, test_data=test_data, split=split, test_split=test_split, channels=channels)
     folder = _results_folder(encoder.run, out)
     features = FeatureCache(_cache_folder(encoder.run, cache))
@@ -131,7 +128,7 @@ def evaluate(
     if devices != 1 or process_count() > 1:  # alone, an evaluation without training does not need Lightning
         where = launch(str(where), devices=devices, timeout=PATIENCE).device
     extractors: dict[Preprocessing, Extractor] = {}
-    tree = _tree(encoder)
+    tree = tree_of(encoder)
     quiet = quiet or not is_first()
 
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
@@ -150,14 +147,14 @@ def evaluate(
             extractor = extractors[preprocessing]
             if task.needs.features:
                 extractor.check(first.channels)
-            ready = _subject(extractor, parts, tree, facts, seed)
-            with _errors_named(task):
-                _check_needs(task, ready)
+            ready = make_subject(extractor, parts, tree, facts, seed)
+            with _prefix_errors(task):
+                check_needs(task, ready)
             return Prepared(task, ready, extractor)
 
         prepared: list[Prepared] = []  # all before the first one runs
         unlabelled: dict[str, NoLabels] = {}
-        for task in asked:
+        for task in requested:
             try:
                 prepared.append(prepare(task))
             except NoLabels as error:
@@ -165,11 +162,11 @@ def evaluate(
                     raise
                 unlabelled[task.name] = error
         _report_skipped(unlabelled, nothing_left=not prepared, quiet=quiet)
-        return {one.task.name: _evaluated(one, folder, reuse=reuse, quiet=quiet) for one in prepared}
+        return {one.task.name: _run_task(one, folder, reuse=reuse, quiet=quiet) for one in prepared}
 
 
-def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: bool) -> Result:
-    """The stored result of the same protocol, if that will do, else a new one, which is stored."""
+def _run_task(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: bool) -> Result:
+    """With `reuse` the stored result of the same protocol, if there is one; else a new one, which is stored."""
     task, subject, extractor = prepared
     protocol = None if folder is None else protocol_of(task, subject, extractor)
     if reuse and folder is not None and protocol is not None:
@@ -187,10 +184,10 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
                 extractor.features(images)
                 if task.needs.run and extractor.encoder.run is not None:
                     extractor.representations(images)
-        subject = _without_unreadable(subject, extractor)
+        subject = without_unreadable(subject, extractor)
     if not quiet:
         subject = replace(subject, message=print_message)
-    with _errors_named(task):
+    with _prefix_errors(task):
         # Features are with the first process. Training is shared by all of them.
         result = run_on_first(lambda: task.run(subject)) if task.needs.features else task.run(subject)
     if folder is not None and protocol is not None and is_first():
@@ -201,7 +198,7 @@ def _evaluated(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: b
 
 
 def _report_skipped(unlabelled: dict[str, NoLabels], *, nothing_left: bool, quiet: bool) -> None:
-    """Say which tasks are skipped for want of labels; a ValueError if that leaves none."""
+    """Print which tasks are skipped because they need labels; a ValueError if none is left."""
     if not unlabelled:
         return
     tasks, images = ", ".join(unlabelled), next(iter(unlabelled.values())).name
@@ -215,70 +212,13 @@ def _report_skipped(unlabelled: dict[str, NoLabels], *, nothing_left: bool, quie
 
 
 @contextmanager
-def _errors_named(task: Evaluation) -> Iterator[None]:
+def _prefix_errors(task: Evaluation) -> Iterator[None]:
     try:
         yield
     except NoLabels as error:
         raise NoLabels(error.name, error.advice, task.name) from error
     except ValueError as error:
         raise ValueError(f"{task.name}: {error}") from error
-
-
-def _tree(encoder: Encoder) -> PrototypeTree | None:
-    """The run's tree; None with a warning if it is damaged, as most evaluations do not need it."""
-    try:
-        return encoder.tree
-    except ValueError as error:
-        warnings.warn(f"there is no tree: {error}", stacklevel=2)
-        return None
-
-
-def _subject(
-    extractor: Extractor, parts: dict[Part, ImageSet], tree: PrototypeTree | None, facts: Facts, seed: int
-) -> Subject:
-    encoder, preprocessing = extractor.encoder, extractor.preprocessing
-    run = encoder.run
-    return Subject(
-        name=encoder.name,
-        encoder=extractor.network,
-        image_size=preprocessing.size,
-        normalisation=preprocessing.normalisation,
-        interpolation=preprocessing.interpolation,
-        parts=parts,
-        features=lambda part: extractor.features(parts[part]),
-        representations=None if run is None else lambda part: extractor.representations(parts[part]),
-        tree=tree,
-        method=None if run is None else str(run.config["method"]["class_path"]).rpartition(".")[2],
-        facts=facts,
-        seed=seed,
-        device=preprocessing.device,
-        workers=preprocessing.workers,
-        progress=extractor.progress,
-    )
-
-
-def _without_unreadable(subject: Subject, extractor: Extractor) -> Subject:
-    """The subject without the images that cannot be read: their rows of features and labels are dropped."""
-    rows = {part: extractor.readable(images).nonzero().flatten() for part, images in subject.parts.items()}
-    if all(len(rows[part]) == len(images) for part, images in subject.parts.items()):
-        return subject
-    representations = subject.representations
-    return replace(
-        subject,
-        parts={part: Subset(images, rows[part]) for part, images in subject.parts.items()},
-        features=lambda part: subject.features(part)[rows[part]],
-        representations=None if representations is None else lambda part: representations(part)[rows[part]],
-    )
-
-
-def _check_needs(task: Evaluation, subject: Subject) -> None:
-    if task.needs.labels:
-        check_labels(subject.parts)
-    if task.needs.feature_maps:
-        size, channels = subject.image_size, subject.test.channels
-        with torch.inference_mode():
-            feature_maps(subject.encoder, torch.zeros(1, channels, size, size, device=subject.device))
-    task.check(subject.parts)
 
 
 def _results_folder(run: RunFolder | None, out: str | os.PathLike[str] | None) -> Path | None:

@@ -81,12 +81,12 @@ class FineTune(Evaluation):
     def check(self, parts: Mapping[Part, ImageSet]) -> None:
         check_level(self.level, parts["train"])
         for official in (FINE_TUNE_CNN, FINE_TUNE_VIT):  # which of them is known with the encoder, and its size
-            self._scaled(official, len(parts["train"]))
+            self._apply_arguments(official, len(parts["train"]))
 
     def run(self, subject: Subject) -> Result:
         official = FINE_TUNE_CNN if self._family(subject) == "cnn" else fine_tune_vit(transformer_width(subject))
-        settings = self._adapted(official, len(subject.train), subject, task=self.name)
-        rows = self._tuned(subject, subject.train, settings, task=self.name)
+        settings = self._settings_for(official, len(subject.train), subject, task=self.name)
+        rows = self._fine_tune(subject, subject.train, settings, task=self.name)
         return Result({row["labels"]: row["accuracy"] for row in rows}, rows, settings.effective)
 
     def _family(self, subject: Subject) -> Family:
@@ -96,21 +96,23 @@ class FineTune(Evaluation):
             )
         return self.family or ("vit" if has_tokens(subject.encoder) else "cnn")
 
-    def _adapted(self, official: TrainingSettings, images: int, subject: Subject, *, task: str) -> TrainingSettings:
+    def _settings_for(
+        self, official: TrainingSettings, images: int, subject: Subject, *, task: str
+    ) -> TrainingSettings:
         """The settings to train with; a message says if the batch is not the official one."""
-        settings = self._scaled(official, images)
+        settings = self._apply_arguments(official, images)
         if settings.batch_size != official.batch_size:
             subject.message(f"{task}: {smaller_batch(official, settings, images)}")
         return settings
 
-    def _scaled(self, official: TrainingSettings, images: int) -> TrainingSettings:
+    def _apply_arguments(self, official: TrainingSettings, images: int) -> TrainingSettings:
         """The official settings for a number of training images, with this evaluation's arguments."""
         if self.regularisation not in ("paper", "plain"):
             raise ValueError(f"{self.name}.regularisation is {self.regularisation!r}, but must be 'paper' or 'plain'")
         kept = official.regularisation if self.regularisation == "paper" else PLAIN
         given = {name: getattr(self, name) for name in OPTIONS}
         decay = official.layer_decay if self.layer_decay is None else self.layer_decay
-        settings = replace(official, regularisation=kept.changed(**given), layer_decay=decay).scaled(
+        settings = replace(official, regularisation=kept.changed(**given), layer_decay=decay).for_images(
             images,
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -122,7 +124,7 @@ class FineTune(Evaluation):
             raise ValueError("encoder_lr is 0, but the encoder has to learn: choose a rate above 0, or the task linear")
         return settings
 
-    def _tuned(self, subject: Subject, images: ImageSet, settings: TrainingSettings, *, task: str) -> list[Row]:
+    def _fine_tune(self, subject: Subject, images: ImageSet, settings: TrainingSettings, *, task: str) -> list[Row]:
         """The accuracies on the subject's test images after training on `images`."""
         train_labels, test_labels = labels_of(subject)
         check_level(self.level, subject.train)
@@ -143,7 +145,7 @@ class Transfer(FineTune):
 
 
 def transformer_width(subject: Subject) -> int:
-    """By which a transformer has its settings; that of ViT-B for networks without tokens."""
+    """The width that selects a transformer's settings; ViT-B's without tokens."""
     return width(subject.encoder) if has_tokens(subject.encoder) else BASE_WIDTH
 
 

@@ -14,7 +14,7 @@ from hirl.terminal.figures import share
 
 
 def level_name(images: ImageSet, level: int) -> str:
-    """A label level's name in tables: its number of classes, by which people know their data."""
+    """A label level's name in tables: its number of classes."""
     counts = [len(names) for names in images.label_names]
     return f"{counts[level]} classes" + (f" (level {level})" if counts.count(counts[level]) > 1 else "")
 

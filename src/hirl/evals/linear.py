@@ -81,7 +81,7 @@ class Linear(Evaluation):
         if settings.rates and self.precision == "16-mixed":
             raise ValueError("linear.precision is 16-mixed, in which the highest rates overflow: choose bf16-mixed")
         pieces = max(1, self.accumulate) * ranks.world().size
-        return settings.scaled(len(subject.train), epochs=self.epochs, batch_size=self.batch_size, pieces=pieces)
+        return settings.for_images(len(subject.train), epochs=self.epochs, batch_size=self.batch_size, pieces=pieces)
 
     def _official(
         self, subject: Subject, settings: TrainingSettings, train_labels: Tensor, test_labels: Tensor
@@ -105,7 +105,7 @@ class Linear(Evaluation):
         return _result(subject, test_labels, accuracies.tolist(), more, chosen)
 
     def _fast(self, subject: Subject, train_labels: Tensor, test_labels: Tensor) -> Result:
-        tried = self._tried()
+        tried = self._grid()
         validation = held_out(train_labels[:, 0], HELD_OUT, seed=subject.seed)
         if not validation.any():
             raise ValueError(
@@ -119,11 +119,11 @@ class Linear(Evaluation):
         chosen: list[dict[str, float]] = []
         for level in range(train_labels.shape[1]):
             labels = train_labels[:, level].to(subject.device)
-            fitted = self._fitted(subject, features, labels, tried, level, rows=others)
+            fitted = self._fit(subject, features, labels, tried, level, rows=others)
             predictions = fitted.predict(features, aside)  # (n, R)
             found = (predictions == labels[aside, None]).double().mean(0).tolist()  # (R,)
-            best = found.index(max(found))  # of equally good ones the lowest rate
-            final = self._fitted(subject, features, labels, tried[best : best + 1], level)
+            best = found.index(max(found))  # on ties the lowest rate
+            final = self._fit(subject, features, labels, tried[best : best + 1], level)
             truth = test_labels[:, level].to(subject.device)
             accuracies.append(float((final.predict(test_features)[:, 0] == truth).double().mean()))
             rate, decay = tried[best]
@@ -134,7 +134,7 @@ class Linear(Evaluation):
         }
         return _result(subject, test_labels, accuracies, chosen, settings)
 
-    def _tried(self) -> list[tuple[float, float]]:
+    def _grid(self) -> list[tuple[float, float]]:
         """(rate, weight decay), the lowest rates first."""
         if not self.rates or not min(self.rates) > 0:
             raise ValueError(f"linear.rates are {self.rates}, but there must be at least one, each above 0")
@@ -142,7 +142,7 @@ class Linear(Evaluation):
             raise ValueError(f"linear.weight_decays are {self.weight_decays}, but there must be one or more, from 0 up")
         return list(product(sorted(self.rates), self.weight_decays))
 
-    def _fitted(
+    def _fit(
         self,
         subject: Subject,
         features: Tensor,

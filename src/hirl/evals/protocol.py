@@ -1,4 +1,4 @@
-"""The protocol of a result: everything its figures depend on, as plain data; and results to and from files."""
+"""The protocol of a result: everything its figures depend on, as plain data; storing and finding results by it."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def protocol_of(task: Evaluation, subject: Subject, extractor: Extractor) -> dic
             for part, images in sorted(subject.parts.items())
         },
     }
+    if extractor.preprocessing.crop is not None:  # None is not written: earlier results without it are still found
+        found["images"]["crop"] = extractor.preprocessing.crop
     if task.revision > 1:  # the first is not written: results stored before there were revisions are still found
         found["revision"] = task.revision
     if task.needs.run and encoder.run is not None:
@@ -67,7 +69,7 @@ def store(folder: Path, protocol: dict[str, Any], result: Result, extractor: Ext
             "rows": [dict(row) for row in result.rows],
             "chosen": result.chosen,
             "kinds": {"headline": kinds(result.headline), "rows": columns},
-            "encoder": {"name": extractor.encoder.name} | extractor.encoder.about,
+            "encoder": {"name": extractor.encoder.name} | extractor.encoder.description,
             "device": str(extractor.preprocessing.device),
         },
     )

@@ -36,7 +36,7 @@ def print_headline(task: str, result: Result, *, note: str = "") -> None:
 
 
 def chosen_settings(result: Result) -> list[str]:
-    """What a protocol left open, a line per group of settings; of a nested group only what no column shows."""
+    """Settings the evaluation chose, one line per group; nested groups omit settings that are columns."""
     columns = {column for row in result.rows for column in row}
     lines = []
     for group, settings in _groups(result.chosen):

@@ -16,7 +16,7 @@ from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.evals.base import Part, Result, Row, Subject
 from hirl.evals.finetune import FineTune, transformer_width
 from hirl.evals.labels import check_level, labels_of_part
-from hirl.evals.training.sampling import class_balanced, listed
+from hirl.evals.training.sampling import class_balanced, find_listed
 from hirl.evals.training.training_settings import SEMI_CNN, SEMI_VIT, nearest_share, semi_vit
 from hirl.terminal.figures import Figure
 
@@ -26,8 +26,8 @@ class SemiSupervised(FineTune):
     """Accuracy after the last epoch of training on each share of the training images.
 
     Rates and batch size are those published for 1 % or 10 % of ImageNet, whichever is nearer in the number of images:
-    few images make few steps, and 10 %'s rates are too low for them. Where there are too few for the published batch,
-    a line gives the one that is used. Beside the arguments of `FineTune`:
+    few images make few steps, and 10 %'s rates are too low for them. If there are too few for the published batch, the
+    batch used is printed. Beside the arguments of `FineTune`:
 
     Args:
         shares: Shares of the training images, with the same number of images per class.
@@ -44,7 +44,7 @@ class SemiSupervised(FineTune):
         check_level(self.level, parts["train"])
         for picked in self._picked(parts["train"], seed=0).values():
             for official in (SEMI_CNN, SEMI_VIT):  # which of them is known with the encoder
-                self._scaled(official[nearest_share(len(picked))], len(picked))
+                self._apply_arguments(official[nearest_share(len(picked))], len(picked))
 
     def run(self, subject: Subject) -> Result:
         family = self._family(subject)
@@ -57,8 +57,8 @@ class SemiSupervised(FineTune):
             name = _share_name(share, len(images), len(subject.train))
             task = f"{self.name} {name}"
             official = SEMI_CNN[nearest] if family == "cnn" else semi_vit(nearest, transformer_width(subject))
-            settings = self._adapted(official, len(images), subject, task=task)
-            found = self._tuned(subject, images, settings, task=task)
+            settings = self._settings_for(official, len(images), subject, task=task)
+            found = self._fine_tune(subject, images, settings, task=task)
             headline |= {f"{name}, {row['labels']}": row["accuracy"] for row in found}
             rows += [{"share": name, "images": len(images)} | dict(row) for row in found]
             chosen[name] = settings.effective | {"images": len(images), "settings_of_share": nearest}
@@ -68,7 +68,7 @@ class SemiSupervised(FineTune):
         """The indices of the images of each share."""
         labels = labels_of_part(train)
         if self.files is not None:
-            indices = listed(train, _names(self.files))
+            indices = find_listed(train, _names(self.files))
             return {len(indices) / len(train): indices}
         if not self.shares:
             raise ValueError("semisup.shares is empty, but must hold at least one share, e.g. 0.01")
@@ -77,7 +77,7 @@ class SemiSupervised(FineTune):
 
 
 def _share_name(share: float, images: int, N: int) -> str:
-    """A share in tables; with its images where one per class makes it another: 1 % of 480 images of 20 classes."""
+    """A share in tables; with its number of images if one per class is much more than that share."""
     near = share / 1.5 <= images / N <= share * 1.5
     return f"{100 * share:.4g} %" + ("" if near else f" ({images} images)")
 

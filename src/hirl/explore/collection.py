@@ -27,11 +27,12 @@ from hirl.explore.kept_tree import keep_tree, tree_id
 from hirl.explore.readable import unreadable_images, without_features
 from hirl.explore.subjects import subject_kind, work_folder
 from hirl.features.embedding import Embedding, embed_images, embed_without_heads
-from hirl.features.extractor import Extractor, describe, preprocessing_for
+from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import FeatureCache
 from hirl.features.feature_files import check_row_count, images_of_paths, read_features
 from hirl.features.image_request import ImageRequest, request_images
-from hirl.features.open_encoder import Encoder, find_device, open_encoder
+from hirl.features.open_encoder import Encoder, open_encoder
+from hirl.features.preprocessing import describe, find_device, preprocessing_for
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method

@@ -18,8 +18,8 @@ from torch import Tensor
 from hirl.data.sources.arrays import ArrayImages
 from hirl.explore.collection import Collection
 from hirl.explore.thumbnails import thumbnail
-from hirl.features.extractor import Extractor, preprocessing_for
-from hirl.features.open_encoder import find_device
+from hirl.features.extractor import Extractor
+from hirl.features.preprocessing import find_device, preprocessing_for
 
 MEASURED = 100  # images that are altered to find the threshold
 REACHED = 0.95  # share of the altered copies whose cosine reaches the threshold

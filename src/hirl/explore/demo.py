@@ -64,7 +64,7 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
 
     hierarchy, method = options["hierarchy"], options["method"]
     if epochs is not None:
-        hierarchy = hierarchy.scaled(options["epochs"], epochs)
+        hierarchy = hierarchy.for_epochs(options["epochs"], epochs)
         options["epochs"] = epochs
     first = hierarchy.resolve(images, options["epochs"]).start_epoch
     shared: dict[str, Any] = options | {"data": str(pictures), "seed": seed, "knn_every": 0, "accelerator": "cpu"}

@@ -9,11 +9,12 @@ from typing import Any
 
 from hirl.data.sources.image_set import ImageSet
 from hirl.features.embedding import embed_images
-from hirl.features.extractor import Extractor, check_same, describe, preprocessing_for
+from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import FeatureCache
 from hirl.features.feature_files import Arrays, check_target, write_features
 from hirl.features.image_request import request_images
-from hirl.features.open_encoder import find_device, open_encoder
+from hirl.features.open_encoder import open_encoder
+from hirl.features.preprocessing import check_preprocessing, describe, find_device, preprocessing_for
 from hirl.methods.base import Method
 from hirl.terminal.progress import Progress, no_progress, progress_bars
 
@@ -117,7 +118,7 @@ def open_extractor(
     run = encoder.run
     if method is not None and run is None:
         raise ValueError(f"method is {method!r}, but must not be given here: only a run has one")
-    check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
+    check_preprocessing(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     images = request_images(encoder, data, split=split, channels=channels).train()
     preprocessing = preprocessing_for(
         encoder, images, image_size=image_size, mean=mean, std=std, device=find_device(device), workers=workers

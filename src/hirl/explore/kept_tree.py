@@ -6,7 +6,6 @@ When images were added or removed, the tree is updated instead of built again, a
 from __future__ import annotations
 
 import hashlib
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hirl.files import CHECKSUM, Damaged, atomic_write, verify
+from hirl.files import Damaged, read_json, write_json
 from hirl.hierarchy.path_steps import update_tree
 from hirl.hierarchy.tree import PrototypeTree
 
@@ -49,8 +48,7 @@ class KeptTree:
         """The tree kept in a folder; None if it is missing, damaged, or over features of another encoder."""
         file = folder / IMAGES
         try:
-            verify(file)
-            found = json.loads(file.read_text(encoding="utf-8"))
+            found = read_json(file)
             tree = PrototypeTree.load(folder / TREE)
             kept = cls(tree, tuple(found["files"]), found["encoder"], found["id"])
         except FileNotFoundError:
@@ -62,11 +60,10 @@ class KeptTree:
         return kept if kept.encoder == encoder and len(kept.files) == len(tree.leaves) else None
 
     def save(self, folder: Path) -> None:
-        about = {"checksum": CHECKSUM, "id": self.identity, "encoder": self.encoder, "files": self.files}
+        about = {"id": self.identity, "encoder": self.encoder, "files": self.files}
         (folder / IMAGES).unlink(missing_ok=True)  # first: an interrupted save must not pair a tree with the wrong list
         self.tree.save(folder / TREE)
-        with atomic_write(folder / IMAGES, checksum=True) as aside:
-            aside.write_text(json.dumps(about), encoding="utf-8")
+        write_json(folder / IMAGES, about)
 
 
 def keep_tree(

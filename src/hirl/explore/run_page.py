@@ -26,7 +26,7 @@ def write_run_page(run: RunFolder, folder: Path, *, state: str, results: Mapping
     data = {
         "title": run.folder.resolve().name,
         "state": state,
-        "start": f"Started from {run.started_from or 'nothing (random weights)'}",
+        "start": f"Started from {run.origin or 'nothing (random weights)'}",
         "adaptation": {name: [f"{figure:.3f}" for figure in both] for name, both in (run.adaptation or {}).items()},
         "epochs": max((line["epoch"] for line in lines), default=0),
         "charts": [

@@ -14,8 +14,8 @@ from hirl.data.sources import in_memory
 from hirl.data.sources.file_images import open_files
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.explore.collection import Collection
-from hirl.features.extractor import Extractor, preprocessing_for
-from hirl.features.open_encoder import find_device
+from hirl.features.extractor import Extractor
+from hirl.features.preprocessing import find_device, preprocessing_for
 from hirl.methods.base import Method
 from hirl.metrics.neighbours import nearest_rows
 

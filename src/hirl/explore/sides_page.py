@@ -17,7 +17,7 @@ def write_sides_page(run: RunFolder, folder: Path, what: str) -> None:
     name = run.folder.resolve().name
     figures = {figure: [f"{one:.3f}" for one in both] for figure, both in (run.adaptation or {}).items()}
     sides = [
-        {"name": "The start", "about": str(run.started_from or ""), "page": f"{START}/index.html"},
+        {"name": "The start", "about": str(run.origin or ""), "page": f"{START}/index.html"},
         {"name": "After adaptation", "about": name, "page": f"{ADAPTED}/index.html"},
     ]
     data = {"title": f"{name} · {what}", "sides": sides, "figures": figures, "sheets": None}

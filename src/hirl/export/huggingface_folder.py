@@ -33,7 +33,7 @@ def write_huggingface(export: Export, out: Path) -> float:
             (aside / "onnx").mkdir()
             difference = max(difference, write_onnx(export, aside / "onnx" / "model.onnx"))
         if isinstance(export.encoder.network, AdaptedNetwork):
-            about = {name: export.encoder.about[name] for name in ("backbone", "backbone_args")}
+            about = {name: export.encoder.description[name] for name in ("backbone", "backbone_args")}
             metadata = EncoderMetadata(**about, image_size=pixels.size, mean=pixels.mean, std=pixels.std)
             save_encoder(aside / "encoder.safetensors", export.encoder.network, metadata)
         content = json.dumps(processor_config(pixels), indent=2) + "\n"

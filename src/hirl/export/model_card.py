@@ -11,7 +11,8 @@ from hirl.data.sources.escape import one_line
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.export.network import Export
 from hirl.features.open_encoder import Encoder
-from hirl.runs.folder import RunFolder, versions
+from hirl.runs.about import versions
+from hirl.runs.folder import RunFolder
 from hirl.runs.results import distinguishing_settings, list_results, tested_on
 from hirl.terminal.figures import format_cell, with_kinds
 
@@ -38,7 +39,7 @@ def model_card(export: Export, folder: str, difference: float, *, of_timm: bool)
 
 
 def _introduction(export: Export) -> Iterator[str]:
-    about, run = export.encoder.about, export.encoder.run
+    about, run = export.encoder.description, export.encoder.run
     width = export.network(export.random_images(1))["features"].shape[1]
     network = f"`{about['backbone']}`" if "backbone" in about else type(export.encoder.network).__name__
     adapted = ", frozen, with an adapter" if isinstance(export.encoder.network, AdaptedNetwork) else ""
@@ -120,7 +121,7 @@ def _start(encoder: Encoder) -> str:
     if encoder.run is None:
         known = "" if encoder.provenance is None else f"{encoder.provenance}. "
         return f"{known}Exported with {_versions(versions())}."
-    begun, origin = encoder.run.config["encoder"], encoder.run.started_from
+    begun, origin = encoder.run.config["encoder"], encoder.run.origin
     first = "Trained from random weights" if begun is None else f"Trained from `{one_line(str(begun))}`"
     first += "" if origin is None else f" ({one_line(str(origin))})"
     starts: list[dict[str, Any]] = encoder.run.starts()

@@ -16,8 +16,8 @@ from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
 from hirl.encoders.weights_source import Interpolation
 from hirl.export.path_finding import PathFinder
-from hirl.features.extractor import check_features, check_same
 from hirl.features.open_encoder import Encoder
+from hirl.features.preprocessing import check_features, check_preprocessing
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
 from hirl.runs.representations import Trained
@@ -202,7 +202,7 @@ def _pixels(
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
 ) -> PixelFormat:
-    check_same(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
+    check_preprocessing(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     form = encoder.format
     size = encoder.image_size or image_size or (224 if form is None else form.size)
     depth = encoder.channels or channels or 3

@@ -49,7 +49,7 @@ def timm_config(export: Export) -> dict[str, Any] | None:
     """What config.json holds; None if timm has no such network."""
     import timm
 
-    about, network = export.encoder.about, export.encoder.network
+    about, network = export.encoder.description, export.encoder.network
     name, args = str(about.get("backbone", "")), dict(about.get("backbone_args") or {})
     if isinstance(network, AdaptedNetwork) or not timm.is_model(name):
         return None

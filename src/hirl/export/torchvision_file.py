@@ -68,7 +68,7 @@ def find_twin(export: Export) -> Twin:
     """Torchvision's network for these weights, or a ValueError."""
     from torchvision import models
 
-    about, network = export.encoder.about, export.encoder.network
+    about, network = export.encoder.description, export.encoder.network
     name, args = str(about.get("backbone", "")), dict(about.get("backbone_args") or {})
     weights = {key: tensor.detach().cpu().contiguous() for key, tensor in network.state_dict().items()}
     if name.startswith(TORCHVISION):

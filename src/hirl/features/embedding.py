@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,14 @@ from torch import Tensor
 
 from hirl.data.sources.image_set import ImageSet
 from hirl.features.extractor import Extractor
+from hirl.features.feature_cache import read_only_tensor
 from hirl.features.feature_files import Arrays
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
 
 
 @dataclass(frozen=True)
 class Embedding:
-    """Row i of every tensor belongs to image i. What is not known is None or empty, but `features` or `z` is there.
+    """Row i of every tensor belongs to image i. What is unknown is None or empty; at least `features` or `z` is there.
 
     features      (N, width) of the encoder
     z             z⁰…zᴸ, (N, D) each, of the run's heads
@@ -39,12 +39,12 @@ class Embedding:
     @property
     def finest(self) -> Tensor:
         """What trees are built over: z⁰, else the features."""
-        found = self.z[0] if self.z else self.features
-        assert found is not None
-        return found
+        rows = self.z[0] if self.z else self.features
+        assert rows is not None
+        return rows
 
     def arrays(self, images: ImageSet) -> Arrays:
-        """By the names they have in files, with the paths and labels of the images."""
+        """The arrays by their names in files, with the paths and labels of the images."""
         found: Arrays = {"image": np.array([images.path(index) for index in range(len(images))])}
         found |= {"readable": self.readable.numpy()}
         found |= {} if self.features is None else {"features": self.features.numpy()}
@@ -59,8 +59,8 @@ class Embedding:
 
     @classmethod
     def of_arrays(cls, arrays: Arrays) -> Embedding:
-        """Of the arrays of a file, which are not copied."""
-        rows = {name: _tensor(array) for name, array in arrays.items() if array.dtype.kind in "fiub"}
+        """From the arrays of a file, which are not copied."""
+        rows = {name: read_only_tensor(array) for name, array in arrays.items() if array.dtype.kind in "fiub"}
         features, path = rows.get("features"), rows.get("path")
         z = tuple(rows[f"z{level}"] for level in range(len(rows)) if f"z{level}" in rows)
         count = len(features if features is not None else z[0])
@@ -73,12 +73,6 @@ class Embedding:
             tuple(levels),
             tuple(rows[f"tree_parents_{level}"].long() for level in range(len(levels) - 1)),
         )
-
-
-def _tensor(array: np.ndarray) -> Tensor:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of an array that cannot be written to: nobody does
-        return torch.from_numpy(array)
 
 
 def embed_images(extractor: Extractor, images: ImageSet) -> Embedding:
@@ -111,10 +105,10 @@ def embed_without_heads(extractor: Extractor, images: ImageSet, *, trained_on: b
 def tree_of_paths(embedding: Embedding, path: Tensor, z0: Tensor) -> PrototypeTree:
     """The tree of paths (n, L) and z⁰ (n, D) of images, which are those of an embedding that could be read.
 
-    Prototypes are the mean directions of images. Nodes without images get the direction of all images, for the tree's
-    own prototypes are not known any more: a further image is assigned by its path, the way of the default builder. A
-    file that another program wrote may not hold the levels and parents: then nodes after the last one with images are
-    not known either, and a node without images gets the first parent.
+    Prototypes are the mean directions of images; nodes without images get the direction of all images. The original
+    prototypes are lost; new images are assigned by path, as with the default builder. A file of another program may
+    lack levels and parents: then nodes after the last one with images are lost too, and a node without images gets the
+    first parent.
     """
     unit = F.normalize(z0.float(), dim=1)
     overall = F.normalize(unit.mean(0), dim=0)

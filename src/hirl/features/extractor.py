@@ -1,10 +1,10 @@
-"""From images to features: preprocessing, the pass through the network, and a cache in memory and on disk."""
+"""From images to features: the pass through the network, on one process or several, and a cache of its output."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from functools import partial
 from math import ceil
 from typing import Any, Literal
@@ -14,90 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl import ranks
-from hirl.data.loader import EvaluationLoader, check_workers
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.views.normalisation import Normalisation, choose_normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
-from hirl.encoders.weights_source import Interpolation
 from hirl.features.feature_cache import Allocate, FeatureCache, ImageFeatures, allocate_in_memory
 from hirl.features.forward_pass import forward_pass
 from hirl.features.open_encoder import Encoder
-from hirl.features.view_cache import CachedViews, PlainFeatures, cached_views
+from hirl.features.preprocessing import Preprocessing, check_features
+from hirl.features.view_cache import compute_or_load_views
 from hirl.methods.base import Method
 from hirl.processes import run_on_first
 from hirl.runs.representations import Trained
 from hirl.terminal.progress import Progress, no_progress
 
-CPU = torch.device("cpu")
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """Images resized and centre-cropped to `size`, then normalised.
-
-    crop: the share of the resized image that the square keeps; None is the rule of `EvaluationLoader`
-    """
-
-    size: int
-    normalisation: Normalisation
-    device: torch.device = CPU
-    workers: int | None = None
-    interpolation: Interpolation = "bilinear"
-    crop: float | None = None
-
-    frozen: CachedViews | None = None  # features of a frozen part of the network, which take the place of images
-
-    def loader(self, images: ImageSet, *, rank: int = 0, world_size: int = 1) -> EvaluationLoader | PlainFeatures:
-        if self.frozen is not None:
-            return PlainFeatures(self.frozen, device=self.device, rank=rank, world_size=world_size)
-        return EvaluationLoader(
-            images,
-            size=self.size,
-            resize=None if self.crop is None else round(self.size / self.crop),
-            mean=self.normalisation.mean,
-            std=self.normalisation.std,
-            interpolation=self.interpolation,
-            device=self.device,
-            workers=self.workers,
-            rank=rank,
-            world_size=world_size,
-        )
-
-
-def preprocessing_for(
-    encoder: Encoder,
-    images: ImageSet,
-    *,
-    image_size: int | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    device: torch.device = CPU,
-    workers: int | None = None,
-    interpolation: Interpolation | None = None,
-) -> Preprocessing:
-    """What is given, where the encoder allows it; else what the encoder was trained with; else the size of small images
-    or 224, and ImageNet's normalisation."""
-    check_workers(workers)
-    if image_size is not None and image_size < 1:
-        raise ValueError(f"image_size is {image_size}, but must be at least 1; leave it out for the default")
-    size = image_size or encoder.size_for(images.default_size)
-    normal = choose_normalisation(images, encoder.mean or _tuple(mean), encoder.std or _tuple(std))
-    form = encoder.format
-    resize = interpolation or ("bilinear" if form is None else form.interpolation)
-    return Preprocessing(size, normal, device, workers, resize, None if form is None else form.crop)
-
-
-def describe(encoder: Encoder, preprocessing: Preprocessing) -> str:
-    """Where the weights of the encoder come from and how it sees images, in a line."""
-    size = preprocessing.size
-    return f"Encoder {encoder.name}: {encoder.provenance}; images are resized to {size} × {size} pixels"
-
-
-def _tuple(values: Any) -> tuple[float, ...] | None:
-    return None if values is None else tuple(values)
+Kind = Literal["features", "representations"]
 
 
 class Extractor:
@@ -162,31 +94,16 @@ class Extractor:
         given: dict[str, Any] = {"size": resized.size, "device": resized.device, "workers": resized.workers}
         given |= asdict(resized.normalisation) | {"progress": self.progress}
         sha256 = network_hash(adapted.frozen.state_dict())
-        return replace(resized, frozen=cached_views(adapted.frozen, sha256, images, None, 0, **given))
+        return replace(resized, frozen=compute_or_load_views(adapted.frozen, sha256, images, None, 0, **given))
 
-    def _get(self, kind: Literal["features", "representations"], images: ImageSet) -> ImageFeatures:
+    def _get(self, kind: Kind, images: ImageSet) -> ImageFeatures:
         if (kind, images) not in self._computed:
-            network, sha256, resized = self.network, self.encoder.sha256, self.preprocessing
-            if kind == "representations":
-                if self._trained is None:
-                    self._trained = self.encoder.load_trained(method=self._method).to(self.preprocessing.device)
-                network, sha256 = self._trained, self._trained.sha256
-                # Trees are built over images that were resized bilinearly: so must be what is compared with them.
-                resized = replace(resized, interpolation="bilinear")
+            network, sha256, preprocessing = self._network_of(kind)
+            preprocessing = self._with_frozen_features(network, images, preprocessing)
             task = f"{kind} of {images.name}"
-            resized = self._with_frozen_features(network, images, resized)
-            compute = partial(extract_features, network, images, resized, task=task, progress=self.progress)
+            compute = partial(extract_features, network, images, preprocessing, task=task, progress=self.progress)
             cache = self.cache if is_identified(self.identity(images)) else FeatureCache(None)
-            key: dict[str, Any] = {
-                "network": sha256,
-                "size": resized.size,
-                "normalisation": asdict(resized.normalisation),
-                "images": self.identity(images),
-            }
-            if resized.interpolation != "bilinear":
-                key["interpolation"] = resized.interpolation
-            if resized.crop is not None:
-                key["crop"] = resized.crop
+            key = self._cache_key(sha256, images, preprocessing)
             world = ranks.world()
             known = world.size > 1 and run_on_first(lambda: cache.find(kind, key) is not None)
             if world.rank == 0:
@@ -197,6 +114,28 @@ class Extractor:
                 self._computed[kind, images] = compute(allocate_in_memory)
             self._warn(images, self._computed[kind, images].readable)
         return self._computed[kind, images]
+
+    def _network_of(self, kind: Kind) -> tuple[nn.Module, str, Preprocessing]:
+        """The network that computes them, its hash, and how its images are prepared."""
+        if kind == "features":
+            return self.network, self.encoder.sha256, self.preprocessing
+        if self._trained is None:
+            self._trained = self.encoder.load_trained(method=self._method).to(self.preprocessing.device)
+        # Trees are built over images that were resized bilinearly: so must be what is compared with them.
+        return self._trained, self._trained.sha256, replace(self.preprocessing, interpolation="bilinear")
+
+    def _cache_key(self, sha256: str, images: ImageSet, preprocessing: Preprocessing) -> dict[str, Any]:
+        key: dict[str, Any] = {
+            "network": sha256,
+            "size": preprocessing.size,
+            "normalisation": asdict(preprocessing.normalisation),
+            "images": self.identity(images),
+        }
+        if preprocessing.interpolation != "bilinear":
+            key["interpolation"] = preprocessing.interpolation
+        if preprocessing.crop is not None:
+            key["crop"] = preprocessing.crop
+        return key
 
     def _warn(self, images: ImageSet, readable: Tensor) -> None:
         """Report the images without features, also of features that were cached; once per set.
@@ -229,23 +168,23 @@ def extract_features(
     world = ranks.world()
     features: Tensor | None = None
     readable = torch.zeros(len(images), dtype=torch.bool)
-    unsound: list[int] = []
+    non_finite: list[int] = []
     for index, rows, done in _gathered_outputs(network, images, preprocessing):
         if world.rank == 0:
             if features is None:
                 features = allocate((len(images), *rows.shape[1:]))
             features[index] = rows.to(features.dtype)
             readable[index] = True
-            unsound += index[~features[index].flatten(1).isfinite().all(1)].tolist()
+            non_finite += index[~features[index].flatten(1).isfinite().all(1)].tolist()
             progress(task, done, len(images))
     if world.rank > 0:
         return ImageFeatures(torch.empty(0), torch.ones(len(images), dtype=torch.bool))
     assert features is not None  # a loader has at least one image
-    if unsound:
+    if non_finite:
         half = " in half precision" if features.dtype == torch.float16 else ""
         raise ValueError(
-            f"the network gives features that are NaN or infinite{half} for {len(unsound):,} of the {len(images):,} "
-            f"images of {images.name}, the first being {images.path(min(unsound))}: its weights are not sound"
+            f"the network gives features that are NaN or infinite{half} for {len(non_finite):,} of the {len(images):,} "
+            f"images of {images.name}, the first being {images.path(min(non_finite))}: its weights are not sound"
         )
     features[~readable] = torch.nan
     return ImageFeatures(features, readable)
@@ -274,29 +213,3 @@ def _gathered_outputs(
         real = mark >= 0
         done = min(place * most * world.size, len(images))
         yield mark[real], every[real].unflatten(1, rows.shape[1:]), done
-
-
-def check_same(encoder: Encoder, **given: Any) -> None:
-    """An encoder is evaluated with the preprocessing it was trained with: another would misjudge it."""
-    for name, value in given.items():
-        own = getattr(encoder, name)
-        value = tuple(value) if isinstance(value, list) else value
-        if value is not None and own is not None and value != own:
-            raise ValueError(f"{name} is {value}, but {encoder.name} was trained with {own}: leave it out")
-
-
-@torch.inference_mode()
-def check_features(name: str, network: Callable[[Tensor], Any], images: Tensor) -> None:
-    """Try a network on two images (2, C, size, size): many take images of one size only."""
-    channels, size = images.shape[1], images.shape[-1]
-    try:
-        features = network(images)
-    except (AssertionError, RuntimeError, ValueError, TypeError) as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ValueError(
-            f"{name} cannot take images of {size} × {size} pixels in {channels} channels: {lines[0].rstrip('.')}; give "
-            "its own image_size"
-        ) from error
-    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
-        shape = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
-        raise ValueError(f"{name} must give pooled features of shape (B, width), but gives {shape} for 2 images")

@@ -26,7 +26,7 @@ from hirl.files import CHECKSUM, Damaged, atomic_write, verify
 # Part of the key: raise it whenever the same images would be preprocessed differently. Since 2, images that could not
 # be read are marked, rather than given another image's features; since 3, every file has a checksum.
 FORMAT = "hirl features 3"
-LARGE = 1 << 28  # features of a set, from which on they are in half precision
+LARGE = 1 << 28  # number of values from which features are stored in half precision
 Allocate: TypeAlias = Callable[[Sequence[int]], Tensor]
 """Gives the tensor of a shape that features are written to."""
 
@@ -53,13 +53,12 @@ def is_large(shape: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """One safetensors file per key, and beside it one with the features if they are many. Without a folder, nothing
-    is kept."""
+    """One safetensors file per key; large features go into a .npy beside it; without a folder nothing is cached."""
 
     folder: Path | None
 
     def file(self, kind: str, key: dict[str, Any]) -> tuple[Path, str]:
-        """The file of a key, and what it must say about itself."""
+        """The file of a key, and the description that must stand in it."""
         assert self.folder is not None
         about = json.dumps({"format": FORMAT, "kind": kind} | key, sort_keys=True)
         return self.folder / f"{kind}-{hashlib.sha256(about.encode()).hexdigest()[:20]}.safetensors", about
@@ -71,11 +70,11 @@ class FeatureCache:
     def get_or_compute(
         self, kind: str, key: dict[str, Any], compute: Callable[[Allocate], ImageFeatures]
     ) -> ImageFeatures:
-        """The features cached for this key, or those that `compute` gives now.
+        """The features cached for this key, else those that `compute` gives.
 
-        kind: what they are, "features" or "representations"; the start of the file's name
+        kind: "features" or "representations"; the start of the file's name
         key: everything they depend on, as plain data
-        compute: gets a function for the tensor that the features are written to
+        compute: takes a function that makes the tensor to write the features to
         """
         if self.folder is None:
             return compute(allocate_in_memory if kind == "features" else allocate_in_single_precision)
@@ -94,7 +93,7 @@ class FeatureCache:
                 tensors["features"] = features.rows.contiguous()
         with atomic_write(file, checksum=True) as aside:
             save_file(tensors, aside, metadata={"about": f"{CHECKSUM} {about}"})
-        return ImageFeatures(_mapped(_rows_file(file)), features.readable) if on_disk else features
+        return ImageFeatures(map_rows(_rows_file(file)), features.readable) if on_disk else features
 
 
 @contextmanager
@@ -119,10 +118,16 @@ def _rows_file(file: Path) -> Path:
     return file.with_suffix(".npy")
 
 
-def _mapped(file: Path) -> Tensor:
+def read_only_tensor(array: np.ndarray) -> Tensor:
+    """The array as a tensor, which nobody may write to, without torch's warning about that."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nobody writes to it
-        return torch.from_numpy(np.load(file, mmap_mode="r", allow_pickle=False))
+        warnings.simplefilter("ignore")
+        return torch.from_numpy(array)
+
+
+def map_rows(file: Path) -> Tensor:
+    """The array in a .npy file, memory-mapped."""
+    return read_only_tensor(np.load(file, mmap_mode="r", allow_pickle=False))
 
 
 def _read(file: Path, about: str) -> ImageFeatures | None:
@@ -140,7 +145,7 @@ def _read(file: Path, about: str) -> ImageFeatures | None:
             inside = "features" in opened.keys()  # noqa: SIM118 (not a dict)
             if not inside:
                 verify(_rows_file(file), required=True)
-            rows = opened.get_tensor("features") if inside else _mapped(_rows_file(file))
+            rows = opened.get_tensor("features") if inside else map_rows(_rows_file(file))
     except (SafetensorError, OSError, ValueError) as error:
         reason = str(error) if isinstance(error, Damaged) else f"{str(file)!r} is damaged"
         warnings.warn(f"{reason}; the features are computed again", stacklevel=2)

@@ -1,6 +1,6 @@
-"""Features in files: .npz and .parquet as `hirl embed` writes them, and .npy with an array of one's own.
+"""Features in files: .npz and .parquet as `hirl embed` writes them, and .npy with a single array.
 
-`FORMATS`, at the end, is the one list of them: commands and messages name what is in it.
+`FORMATS`, at the end, is the one list of formats, which commands and messages name.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyarrow import Array
 
 Arrays = dict[str, np.ndarray]
-NOT_ROWS = ("classes_", "tree_")  # how the names of arrays begin that have no row per image
+NON_ROW_PREFIXES = ("classes_", "tree_")  # of the names of arrays without a row per image
 PARQUET_KEY = b"hirl"  # of the arrays without a row per image, as JSON in the metadata of a parquet file
 _NOT_A_FILE = re.compile(r"\[\d+\]$")  # how sets without files name their images: shapes[12]
 
@@ -48,11 +48,11 @@ def write_features(out: Path, arrays: Arrays) -> None:
 
 
 def read_features(path: Path) -> Arrays:
-    """The arrays of a file by name; a .npy file is read as `features`. Rows are checked to be of one number."""
+    """The arrays of a file by name; a .npy file is read as `features`. All must have as many rows."""
     if not path.is_file():
-        raise ValueError(f"there is no file {str(path)!r}: features are {FEATURES}")
+        raise ValueError(f"there is no file {str(path)!r}: features are {FORMATS_HELP}")
     if path.suffix.lower() not in FORMATS:
-        raise ValueError(f"{str(path)!r} is not a file of features: these are {FEATURES}")
+        raise ValueError(f"{str(path)!r} is not a file of features: these are {FORMATS_HELP}")
     try:
         verify(path)
     except Damaged as error:
@@ -72,7 +72,7 @@ def read_features(path: Path) -> Arrays:
             raise ValueError(f"path of {str(path)!r} is {array.dtype} {array.shape}, but must be node numbers (N, L)")
         elif name == "readable" and (array.ndim != 1 or array.dtype.kind != "b"):
             raise ValueError(f"readable of {str(path)!r} is {array.dtype} {array.shape}, but must be truth values (N,)")
-        if not name.startswith(NOT_ROWS) and len(array) != count:
+        if not name.startswith(NON_ROW_PREFIXES) and len(array) != count:
             raise ValueError(f"{name} of {str(path)!r} has {len(array):,} rows, but the features have {count:,}")
     if "path" in arrays and "tree_levels" in arrays:
         _check_tree(path, arrays)
@@ -80,7 +80,7 @@ def read_features(path: Path) -> Arrays:
 
 
 def _check_tree(file: Path, arrays: Arrays) -> None:
-    """The levels and parents of the tree must be those of the paths; nodes without images are in them alone."""
+    """Levels and parents must agree with the paths; only they name nodes without images."""
     path, levels = arrays["path"], arrays["tree_levels"]
     shaped = levels.dtype.kind in "iu" and levels.shape == path.shape[1:]
     if not shaped or (levels <= path.max(0, initial=-1)).any():
@@ -106,7 +106,7 @@ def _read_numpy(path: Path) -> Arrays:
             return {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, OSError, NotImplementedError, zipfile.BadZipFile) as error:
         kind = ".npz" if path.suffix.lower() == ".npz" else ".npy"
-        # numpy calls whatever it does not know pickled, and advises to load it so
+        # numpy reports unknown content as pickled
         unknown = "pickle" in str(error) or "Python objects" in str(error)
         reason = "it is damaged, of another format, or holds objects, which are not read" if unknown else error
         raise ValueError(f"{str(path)!r} is not a {kind} file of numbers: {reason}") from error
@@ -143,7 +143,7 @@ def _write_parquet(out: Path, arrays: Arrays, file: BinaryIO) -> None:
         elif array.ndim == 2:
             flat = pyarrow.array(np.ascontiguousarray(array).ravel())
             columns[name] = pyarrow.FixedSizeListArray.from_arrays(flat, array.shape[1])
-        elif not name.startswith(NOT_ROWS):
+        elif not name.startswith(NON_ROW_PREFIXES):
             try:
                 columns[name] = pyarrow.array(array.tolist() if array.dtype.kind == "U" else array)
             except UnicodeEncodeError as error:
@@ -151,7 +151,7 @@ def _write_parquet(out: Path, arrays: Arrays, file: BinaryIO) -> None:
                     f"{one_line(str(error.object))} has a name that is not UTF-8, which {str(out)!r} cannot hold: name "
                     "a .npz file"
                 ) from error
-    rest = {name: array.tolist() for name, array in arrays.items() if name.startswith(NOT_ROWS)}
+    rest = {name: array.tolist() for name, array in arrays.items() if name.startswith(NON_ROW_PREFIXES)}
     table = pyarrow.table(columns, metadata={PARQUET_KEY: json.dumps(rest)})
     with parquet.ParquetWriter(file, table.schema) as writer:
         writer.write_table(table)
@@ -235,15 +235,15 @@ def images_of_paths(path: Path, arrays: Arrays) -> ImageSet:
             "with --data"
         )
     if names and not Path(names[0]).is_absolute():
-        names = _found_again(path, names)
+        names = _locate_files(path, names)
     labels = torch.from_numpy(arrays["labels"]).long() if "labels" in arrays else None
     levels = 0 if labels is None else labels.shape[1]
     classes = tuple(tuple(map(str, arrays[f"classes_{level}"])) for level in range(levels))
     return open_files(names, name=str(path), labels=labels, label_names=classes)
 
 
-def _found_again(file: Path, names: Sequence[str]) -> Sequence[str]:
-    """Relative paths as they are reached from here: they begin where the file was written, in or above its folder."""
+def _locate_files(file: Path, names: Sequence[str]) -> Sequence[str]:
+    """Relative paths as seen from here; they are relative to the folder of the file or one above it."""
     for folder in (Path(), *file.resolve().parents):
         if any((folder / name).is_file() for name in names):
             return names if folder == Path() else [str(folder / name) for name in names]
@@ -254,7 +254,7 @@ def _found_again(file: Path, names: Sequence[str]) -> Sequence[str]:
 
 
 class Format(NamedTuple):
-    """A format of feature files: how it is read, and written if it can be; `check` raises what stands in the way."""
+    """A format of feature files: how to read and write it; `check` raises a ValueError if it cannot be written here."""
 
     read: Callable[[Path], Arrays]
     write: Callable[[Path, Arrays, BinaryIO], None] | None = None
@@ -268,4 +268,4 @@ FORMATS = {
 }
 KINDS = tuple(FORMATS)
 WRITTEN = tuple(suffix for suffix, form in FORMATS.items() if form.write is not None)
-FEATURES = f"a {' or '.join(WRITTEN)} file of `hirl embed`, or a .npy file of floats of shape (N, D)"
+FORMATS_HELP = f"a {' or '.join(WRITTEN)} file of `hirl embed`, or a .npy file of floats of shape (N, D)"

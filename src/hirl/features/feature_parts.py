@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hirl.features.feature_files import Arrays
-from hirl.files import CHECKSUM, Damaged, atomic_write, verify
+from hirl.files import Damaged, atomic_write, read_json, verify, write_json
 
 FORMAT = "hirl feature parts 2"
 MANIFEST = "parts.json"
@@ -89,9 +89,8 @@ def make_parts(folder: Path, images: int, parts: int, about: dict[str, Any]) -> 
         raise ValueError(f"the folder {str(folder)!r} is not empty and holds no parts of features: name another one")
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / MANIFEST).exists():
-        with atomic_write(folder / MANIFEST, checksum=True) as aside:
-            content = {"checksum": CHECKSUM, "format": FORMAT, "rows": rows, "key": key, **about}
-            aside.write_text(json.dumps(content, default=str, indent=1), encoding="utf-8")
+        content = {"format": FORMAT, "rows": rows, "key": key, **about}
+        write_json(folder / MANIFEST, content, default=str, indent=1)
     found = open_parts(folder, complete=False)
     if found.key != key:
         raise ValueError(
@@ -109,11 +108,10 @@ def is_parts(folder: Path) -> bool:
 def open_parts(folder: Path, *, complete: bool = True) -> FeatureParts:
     """Open a folder of parts, which must be complete unless it is to be continued."""
     try:
-        about = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        about = read_json(folder / MANIFEST, required=True)
         if about["format"] != FORMAT:
             raise ValueError("another format")
         parts = FeatureParts(folder, tuple(map(int, about["rows"])), str(about["key"]))
-        verify(folder / MANIFEST, required=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{str(folder / MANIFEST)!r} is missing, damaged or of another version of hirl: write the features to "

@@ -17,7 +17,7 @@ ADVICE = "name labelled images (hirl evaluate --data, hirl compare --evaluation_
 
 
 class NoLabels(ValueError):  # noqa: N818
-    """An evaluation needs labels, and `name`, the images it is to run on, have none."""
+    """An evaluation needs labels, but the images, `name`, have none."""
 
     def __init__(self, name: str, advice: str = ADVICE, task: str = "") -> None:
         prefix = f"{task}: " if task else ""
@@ -34,7 +34,7 @@ class ImageRequest:
     split: str | None = None
     test_split: str | None = None
     channels: int = 3
-    known: ImageSet | None = None  # the images at `data` and `split`, where they were opened to find them
+    opened: ImageSet | None = None  # the images at `data` and `split`, where they were opened to find them
     _opened: dict[tuple[bool, str | None], ImageSet] = field(default_factory=dict, repr=False, compare=False)
 
     def train(self) -> ImageSet:
@@ -60,36 +60,36 @@ class ImageRequest:
             if labelled and train.labels is None:
                 raise NoLabels(
                     train.name,
-                    f"{ADVICE}, in folders such as train/cat/1.jpg and val/cat/2.jpg. Without labels, hirl embed and "
-                    "hirl cluster show what was learnt.",
+                    f"{ADVICE}, in folders such as train/cat/1.jpg and val/cat/2.jpg; without labels, hirl embed and "
+                    "hirl cluster show what was learnt",
                 ) from error
             raise ValueError(
-                f"{train.name} has no splits such as train and val, but this evaluation learns from some images and is "
-                "tested on others: name the images to test on with --test_data."
+                f"{train.name} has no splits such as train and val, but this evaluation needs separate test "
+                "images: name them with --test_data"
             ) from error
         except ValueError as error:
             options = "--test_split" if self.test_data is not None else "--test_data or --test_split"
-            raise ValueError(f"{error} Name the images to test on with {options}.") from error
+            raise ValueError(f"{str(error).rstrip('.')}; name the test images with {options}") from error
 
     def _open(self, source: Any, split: str | None) -> ImageSet:
         key = (source is self.test_data, split)
         if key not in self._opened:
-            if self.known is not None and key == (False, self.split):
-                self._opened[key] = open_in_memory(self.known, channels=self.channels)
+            if self.opened is not None and key == (False, self.split):
+                self._opened[key] = open_in_memory(self.opened, channels=self.channels)
             else:
                 self._opened[key] = open_in_memory(source, split=split, channels=self.channels)
         return self._opened[key]
 
 
 def warn_of_overlap(train: ImageSet, test: ImageSet) -> None:
-    """Warn if files are to be tested on that are also learnt from or searched: they would find themselves."""
+    """Warn if test images are also training images: they would find themselves."""
     if train.has_files and test.has_files:
         known = {full_path(train.path(index)) for index in range(len(train))}
         shared = sum(full_path(test.path(index)) in known for index in range(len(test)))
         if shared:
             warnings.warn(
-                f"{shared:,} of the {len(test):,} images to test on are among those to learn from, so the figures are "
-                "too high: name others with --test_data or --test_split",
+                f"{shared:,} of the {len(test):,} test images are also training images, so the figures are too high: "
+                "name others with --test_data or --test_split",
                 stacklevel=3,
             )
 

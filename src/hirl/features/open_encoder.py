@@ -47,7 +47,7 @@ class Encoder:
     name: str
     network: nn.Module  # images (B, C, H, W) → features (B, width)
     sha256: str  # of its weights and architecture
-    about: dict[str, Any]  # backbone, arguments, source of the weights
+    description: dict[str, Any]  # backbone, arguments, source of the weights
     run: RunFolder | None = None
     image_size: int | None = None
     channels: int | None = None
@@ -78,7 +78,7 @@ class Encoder:
         """The run's tree; None if there is no run, or it has none yet."""
         if self.run is None:
             return None
-        if self.trained is not None and (self.run.chosen or "state" in self.about):
+        if self.trained is not None and (self.run.has_own_checkpoint or "state" in self.description):
             return self.trained.tree
         return find_tree(self.run)
 
@@ -92,24 +92,24 @@ def open_encoder(
     channels: int | None = None,
     method: str | type[Method] | None = None,
 ) -> Encoder:
-    """Open the encoder that `source` names; one that is open already is given back.
+    """Open the encoder that `source` names; an open `Encoder` is returned unchanged.
 
     A run or its folder, which may be unfinished; a checkpoint in a run folder; a file of weights, a checkpoint of
-    another project or a Hugging Face folder, with its `backbone` if names and shapes do not tell it; a timm name or
-    `torchvision:NAME`, with its published weights unless `weights` names a file, or after `random:` with random ones;
-    or a module.
+    another project or a Hugging Face folder, with its `backbone` if it cannot be inferred from names and shapes; a
+    timm name or `torchvision:NAME`, with its published weights unless `weights` names a file, or after `random:` with
+    random ones; or a module.
 
     `method`: the class of the run's method, if it is not part of hirl; needed to open a checkpoint.
     """
     options = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}
     if isinstance(source, nn.Module):
-        _refuse(options, "a module is used as it is")
+        _reject_options(options, "a module is used as it is")
         return _from_module(source)
     if isinstance(source, Encoder):
-        _refuse(options, "an encoder is used as it is")
+        _reject_options(options, "an encoder is used as it is")
         return source
     if isinstance(source, RunFolder):
-        _refuse(options, "a run has its own")
+        _reject_options(options, "a run has its own")
         return _from_run(source, method)
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
@@ -119,7 +119,7 @@ def open_encoder(
     if path.is_dir() and is_hugging_face_folder(path):
         return _from_file(path, backbone, backbone_args, channels)
     if path.is_dir():
-        _refuse(options, "a run has its own")
+        _reject_options(options, "a run has its own")
         if not RunFolder(path).exists and (path / HF_FILES[0]).is_file():
             raise ValueError(
                 f"{text!r} has a {HF_FILES[0]}, but no {HF_FILES[1]}: save the network there with "
@@ -133,14 +133,14 @@ def open_encoder(
         return _from_run(RunFolder(path), method)
     run = run_of_checkpoint(path)
     if run is not None:
-        _refuse(options, "a checkpoint has its own")
+        _reject_options(options, "a checkpoint has its own")
         return _from_run(run, method)
     if path.is_file():
-        _refuse({"weights": weights}, f"{text!r} is itself a file of weights")
+        _reject_options({"weights": weights}, f"{text!r} is itself a file of weights")
         return _from_file(path, backbone, backbone_args, channels)
     if "/" in text or path.suffix in WEIGHT_FILES:
         raise ValueError(f"there is no run folder and no file {text!r}")
-    _refuse({"backbone": backbone}, f"{text!r} is read as the name of one")
+    _reject_options({"backbone": backbone}, f"{text!r} is read as the name of one")
     try:
         if weights is None:
             return _named(text, backbone_args, channels)
@@ -162,54 +162,39 @@ def run_of_checkpoint(path: Path) -> RunFolder | None:
     return None
 
 
-def encoder_weights(source: str | os.PathLike[str]) -> Weights:
-    """The weights of a run's encoder, of a checkpoint in a run folder, or of a file of weights."""
-    path = Path(source).expanduser()
-    run = RunFolder(path) if path.is_dir() else run_of_checkpoint(path)
-    if run is not None:
-        return find_encoder(run).weights
-    if not path.is_file():
-        raise ValueError(f"there is no run folder and no encoder file {os.fspath(source)!r}")
-    return load_weights(path)
-
-
-def find_device(name: str | None) -> torch.device:
-    """The named device, checked; by default a GPU if there is one, else the CPU."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    found = ["cpu", *(f"cuda:{place}" for place in range(torch.cuda.device_count()))]
-    found += ["mps"] if torch.backends.mps.is_available() else []
-    if name not in {*found, *(one.partition(":")[0] for one in found)}:
-        raise ValueError(f"device is {name!r}, but must be one that is here: {', '.join(found)}")
-    return torch.device(name)
-
-
-def _refuse(options: dict[str, Any], reason: str) -> None:
+def _reject_options(options: dict[str, Any], reason: str) -> None:
     for name, value in options.items():
         if value is not None:
             raise ValueError(f"{name} is {value!r}, but must not be given here: {reason}")
 
 
-def _frozen(network: nn.Module) -> nn.Module:
+def _freeze(network: nn.Module) -> nn.Module:
     return network.requires_grad_(False).eval()
+
+
+def _pixels(form: ImageFormat | None) -> dict[str, Any]:
+    """The options of an `Encoder` that its format decides."""
+    return {} if form is None else {"channels": len(form.mean), "mean": form.mean, "std": form.std}
 
 
 def _from_module(network: nn.Module) -> Encoder:
     kind = type(network)
-    about = {"module": f"{kind.__module__}.{kind.__qualname__}", "layers": repr(network)}
+    description = {"module": f"{kind.__module__}.{kind.__qualname__}", "layers": repr(network)}
     weights = {name: value for name, value in network.state_dict().items() if isinstance(value, Tensor)}
-    return Encoder(name=kind.__name__, network=_frozen(network), sha256=network_hash(weights, about), about=about)
+    return Encoder(
+        name=kind.__name__, network=_freeze(network), sha256=network_hash(weights, description), description=description
+    )
 
 
 def _from_run(run: RunFolder, method: str | type[Method] | None) -> Encoder:
     channels = run.config["channels"]  # the config first: a folder without one is not a run
     found = find_encoder(run, method=method)
-    name = str(run.checkpoint_file if run.chosen else run.folder)
+    name = str(run.checkpoint_file if run.has_own_checkpoint else run.folder)
     opened = _self_described(name, found.file, found.weights, found.metadata)
     opened = replace(opened, run=run, channels=channels, trained=found.trained)
     if found.state is None:
         return opened
-    return replace(opened, name=f"{name} ({found.state})", about=opened.about | {"state": found.state})
+    return replace(opened, name=f"{name} ({found.state})", description=opened.description | {"state": found.state})
 
 
 def _from_file(path: Path, backbone: str | None, backbone_args: dict[str, Any] | None, channels: int | None) -> Encoder:
@@ -224,9 +209,9 @@ def _self_described(name: str, file: Path, weights: Weights, metadata: EncoderMe
     network = make_encoder(weights, metadata, source=str(file))
     return Encoder(
         name=name,
-        network=_frozen(network),
+        network=_freeze(network),
         sha256=network_hash(weights, metadata.network),
-        about=metadata.network | {"weights": str(file)},
+        description=metadata.network | {"weights": str(file)},
         image_size=metadata.image_size,
         channels=len(metadata.mean),
         mean=metadata.mean,
@@ -244,15 +229,13 @@ def _named(text: str, backbone_args: dict[str, Any] | None, channels: int | None
         torch.manual_seed(0)
         network, provenance, form = named_encoder(text, args)
     backbone = text.removeprefix(RANDOM_PREFIX)
-    about = {"backbone": backbone, "backbone_args": args}
+    description = {"backbone": backbone, "backbone_args": args}
     return Encoder(
         name=f"{backbone}, random weights" if provenance.random else text,
-        network=_frozen(network),
-        sha256=network_hash(network.state_dict(), about),
-        about=about | {"weights": provenance.source},
-        channels=None if form is None else len(form.mean),
-        mean=None if form is None else form.mean,
-        std=None if form is None else form.std,
+        network=_freeze(network),
+        sha256=network_hash(network.state_dict(), description),
+        description=description | {"weights": provenance.source},
+        **_pixels(form),
         provenance=provenance,
         format=form,
     )
@@ -261,7 +244,10 @@ def _named(text: str, backbone_args: dict[str, Any] | None, channels: int | None
 def _from_weights(
     name: str, path: Path, backbone: str | None, backbone_args: dict[str, Any] | None, channels: int | None
 ) -> Encoder:
-    """The encoder of a file of weights or a checkpoint of another project; without a `backbone`, its shapes tell it."""
+    """The encoder of a file of weights or a checkpoint of another project.
+
+    Without `backbone` the network is inferred from shapes.
+    """
     found = read_checkpoint(path)
     args = dict(backbone_args or {})
     if backbone is None:
@@ -276,21 +262,19 @@ def _from_weights(
         else:
             network = make_backbone(backbone, **args)
             fit_weights(network, found.weights, source=str(path), name=backbone)
-    about: dict[str, Any] = {"backbone": backbone, "backbone_args": args}
+    description: dict[str, Any] = {"backbone": backbone, "backbone_args": args}
     if found.norm_eps is not None:
-        about["norm_eps"] = found.norm_eps
+        description["norm_eps"] = found.norm_eps
         for layer in network.modules():
             if isinstance(layer, nn.LayerNorm):
                 layer.eps = found.norm_eps
     form = found.format
     return Encoder(
         name=name,
-        network=_frozen(network),
-        sha256=network_hash(network.state_dict(), about),
-        about=about | {"weights": str(path)},
-        channels=None if form is None else len(form.mean),
-        mean=None if form is None else form.mean,
-        std=None if form is None else form.std,
+        network=_freeze(network),
+        sha256=network_hash(network.state_dict(), description),
+        description=description | {"weights": str(path)},
+        **_pixels(form),
         provenance=found.provenance,
         format=form,
     )

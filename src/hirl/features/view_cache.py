@@ -2,8 +2,8 @@
 
 Adaptation trains on top of a network that does not change, so an epoch needs no pass through it: it draws from views
 that are in this cache. Their random parameters are a function of (image, view) alone, so that runs with other seeds,
-methods or settings share them. A pass that is killed goes on from where it was. What is read was verified by a
-checksum, also the rows of a killed pass.
+methods or settings share them. A killed pass is continued. All that is read is verified by a checksum, the rows of a
+killed pass included.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from hirl.data.upload import upload
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
 from hirl.data.views.render import Batch
+from hirl.features.feature_cache import map_rows
 from hirl.files import Damaged, atomic_write, cache_folder, seal, verify
 from hirl.terminal.progress import Progress, no_progress
 
@@ -50,11 +51,11 @@ class CachedViews:
 
 
 def fitting_views(N: int, width: int, wanted: int) -> int:
-    """As many views per image as are wanted and the largest file holds; at least two."""
+    """The number of views that fit in the largest file, at most `wanted`."""
     return max(min(LEAST_VIEWS, wanted), min(wanted, MOST_BYTES // (2 * N * width) - 1))
 
 
-def cached_views(
+def compute_or_load_views(
     network: nn.Module,
     sha256: str,
     images: ImageSet,
@@ -71,7 +72,7 @@ def cached_views(
     progress: Progress = no_progress,
     folder: Path | None = None,
 ) -> CachedViews:
-    """The network's features of all images at `size` pixels and of `count` draws of `view`, from the cache if known.
+    """The network's features of all images at `size` pixels and of `count` draws of `view`; from the cache if possible.
 
     `sha256`: of the network.
     """
@@ -93,14 +94,12 @@ def cached_views(
             _compute(network.to(device), plain, loader, len(images), 1 + count, file, progress)
             _limit(folder, keep=file)
     file.touch()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nobody writes to it
-        rows = torch.from_numpy(np.load(file, mmap_mode="r", allow_pickle=False))
+    rows = map_rows(file)
     return CachedViews(rows, ~rows[:, 0, 0].isnan())
 
 
 def _identity(images: ImageSet) -> dict[str, Any]:
-    """What tells these images from others: of a set that does not say it itself, all pixels."""
+    """Identity of the images; sets without a fingerprint use a hash of all pixels."""
     found = image_identity(images)
     if not is_identified(found):
         digest = hashlib.sha256()
@@ -115,7 +114,7 @@ def _identity(images: ImageSet) -> dict[str, Any]:
 
 
 def _is_sound(file: Path) -> bool:
-    """Whether there are features to read; damaged ones are removed."""
+    """Whether the file can be read; a damaged one is removed."""
     if not file.is_file():
         return False
     try:
@@ -127,7 +126,7 @@ def _is_sound(file: Path) -> bool:
     return True
 
 
-class PlainFeatures:
+class CachedFeatureLoader:
     """Cached features (B, width, 1, 1) of each image once, in order; each rank takes every world_size-th image."""
 
     workers = 0
@@ -197,7 +196,7 @@ def _compute(
 
 
 def _resumed(part: Path, marker: Path) -> tuple[np.memmap[Any, Any] | None, int, hashlib._Hash]:
-    """What a killed pass has left: the file, how many images are done, and the hash of their rows."""
+    """The file of a killed pass, the number of images that are done, and the hash of their rows."""
     digest = hashlib.sha256()
     try:
         count, expected = marker.read_text(encoding="utf-8").split()
@@ -211,7 +210,7 @@ def _resumed(part: Path, marker: Path) -> tuple[np.memmap[Any, Any] | None, int,
 
 
 def _limit(folder: Path, *, keep: Path) -> None:
-    """Delete the files that were not used for the longest time while all together are too large."""
+    """Delete the least recently used files until the rest fit in KEPT_BYTES."""
     files = sorted(folder.glob("*.npy"), key=lambda file: file.stat().st_mtime)
     total = sum(file.stat().st_size for file in files)
     for file in files:
@@ -222,7 +221,7 @@ def _limit(folder: Path, *, keep: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Two runs that need the same features compute them once: the second waits for the first."""
+    """Of two runs that need the same features, the second waits for the first."""
     with path.open("w") as file:
         flock(file, LOCK_EX)
         yield

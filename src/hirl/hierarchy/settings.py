@@ -93,7 +93,7 @@ class Hierarchy:
         if self.head_layers is not None and self.head_layers < 0:
             raise ValueError(f"head_layers is {self.head_layers}, but must be at least 0")
 
-    def scaled(self, epochs: int, to: int) -> Hierarchy:
+    def for_epochs(self, epochs: int, to: int) -> Hierarchy:
         """The settings for another number of epochs, with the first tree at the same share of them."""
         if self.start_epoch is None:
             return self

@@ -1,14 +1,14 @@
-"""Checks before a run is continued or forked. Nothing is written here: a refusal leaves the folder as it was."""
+"""Checks before a run is continued or forked. Nothing is written here."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from hirl.data.sources.image_list import full_path
+from hirl.data.sources.image_list import ImageList, full_path
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.folder import RunFolder
-from hirl.runs.images_file import OpenedImages, changed_images, read_images
+from hirl.runs.images_file import OpenedImages, changed_images, other_count, readable_list
 from hirl.runs.representations import TREE
 from hirl.runs.stored import is_complete
 
@@ -19,18 +19,19 @@ ELSEWHERE = "name another folder with --out, or delete this one to start again"
 def state_to_continue(run: RunFolder, config: dict[str, Any], opened: OpenedImages) -> dict[str, Any] | None:
     """The last checkpoint of the run in the folder; None for a new run, and for one that is complete.
 
-    A run that was refused or stopped before its first checkpoint has nothing to lose: it starts again.
+    A run that was stopped before its first checkpoint starts again.
 
     Args:
         run: The folder, which must be locked.
-        config: The configuration that is asked for.
+        config: The requested configuration.
         opened: The images as they are now.
     """
     has_checkpoint = run.checkpoint_file.is_file()
     if not run.exists or not (has_checkpoint or run.saved):
         return None
-    _check_configuration(run, config)
-    changed = changed_images(run, opened)
+    known = readable_list(run)
+    _check_configuration(run, config, known)
+    changed = changed_images(known, opened)
     if changed is not None:
         raise ValueError(
             f"the images in {config['data']!r} are not those that {str(run.folder)!r} was trained on ({changed}): "
@@ -41,18 +42,21 @@ def state_to_continue(run: RunFolder, config: dict[str, Any], opened: OpenedImag
     if not has_checkpoint:
         raise ValueError(
             f"{str(run.folder)!r} has been trained, but its last.ckpt is missing, so it cannot continue: "
-            f"{_kept(run)}{ELSEWHERE}"
+            f"{_checkpoint_hint(run)}{ELSEWHERE}"
         )
     try:
         state = load_checkpoint(run.checkpoint_file)
     except ValueError as error:
-        raise ValueError(f"{error}; {_kept(run)}{ELSEWHERE}") from error
-    _check_count(run, state, opened)
+        raise ValueError(f"{error}; {_checkpoint_hint(run)}{ELSEWHERE}") from error
+    # Without images.tsv, compare the number of images with the tree's leaves.
+    tree = state.get("joint", {}).get(TREE)
+    if tree and (other := other_count(run, len(tree["leaves"]), opened.images.name, len(opened.images))):
+        raise ValueError(f"{other}: restore them, or name another folder with --out")
     return state
 
 
 def state_to_fork(base: RunFolder, config: dict[str, Any], opened: OpenedImages) -> dict[str, Any]:
-    """The state of a baseline that a HIRL run starts from in place of its own stage one: its latest up to epoch T₁.
+    """The baseline's latest state up to epoch T₁, from which a HIRL run starts.
 
     Args:
         base: The baseline's folder.
@@ -61,8 +65,10 @@ def state_to_fork(base: RunFolder, config: dict[str, Any], opened: OpenedImages)
     """
     if config["hierarchy"] is None or base.config["hierarchy"] is not None:
         raise ValueError(f"stage_one {str(base.folder)!r}: a run with a hierarchy starts from a baseline's stage one")
-    _check_configuration(base, config | {"hierarchy": None}, "it must be that of this run but for the hierarchy")
-    if (changed := changed_images(base, opened)) is not None:
+    known = readable_list(base)
+    same = "it must be that of this run but for the hierarchy"
+    _check_configuration(base, config | {"hierarchy": None}, known, same)
+    if (changed := changed_images(known, opened)) is not None:
         raise ValueError(f"stage_one {str(base.folder)!r} was trained on other images ({changed})")
     start = config["hierarchy"]["start_epoch"]
     file = fork_file(base, start)
@@ -81,19 +87,11 @@ def fork_file(base: RunFolder, start: int) -> Path | None:
     return kept[max(early)] if early else None
 
 
-def _check_count(run: RunFolder, state: dict[str, Any], opened: OpenedImages) -> None:
-    """Of a run without a list of its images, the tree still has their number."""
-    tree = state.get("joint", {}).get(TREE)
-    if tree and len(tree["leaves"]) != len(opened.images):
-        raise ValueError(
-            f"{str(run.folder)!r} was trained on {len(tree['leaves']):,} images, but {opened.images.name} has "
-            f"{len(opened.images):,}: restore them, or name another folder with --out"
-        )
-
-
-def _check_configuration(run: RunFolder, config: dict[str, Any], remedy: str = CONTINUE) -> None:
+def _check_configuration(
+    run: RunFolder, config: dict[str, Any], known: ImageList | None, remedy: str = CONTINUE
+) -> None:
     old, new = dict(run.config), dict(config)
-    if _same_place(run, old["data"], new["data"]):
+    if known is not None or _same_place(old["data"], new["data"]):  # images.tsv identifies images anywhere
         old["data"] = new["data"]
     changed = differences(old, new)
     if changed:
@@ -114,17 +112,12 @@ def differences(old: Any, new: Any, name: str = "") -> list[str]:
     return [] if old == new else [f"{name}: {old} → {new}"]
 
 
-def _same_place(run: RunFolder, old: Any, new: Any) -> bool:
-    """Whether two names may be of the same images. A run that lists its images recognises them at any place."""
-    try:
-        if read_images(run) is not None:
-            return True
-    except ValueError:
-        pass
+def _same_place(old: Any, new: Any) -> bool:
+    """Whether two names refer to the same place."""
     return all(isinstance(one, str) for one in (old, new)) and full_path(old) == full_path(new)
 
 
-def _kept(run: RunFolder) -> str:
-    """The newest checkpoint in checkpoints/, as a way out."""
+def _checkpoint_hint(run: RunFolder) -> str:
+    """How to continue without last.ckpt: from the newest checkpoint in checkpoints/, if there is one."""
     kept: list[Path] = sorted(run.checkpoints_folder.glob("epoch-*.ckpt"))
     return f"copy {str(kept[-1])!r} there to continue from it, " if kept else "restore it, "

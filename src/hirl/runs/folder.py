@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import platform
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +16,8 @@ import yaml
 
 from hirl.config import FORMAT_KEY
 from hirl.encoders.weights_source import Provenance
-from hirl.files import CHECKSUM, Damaged, atomic_write, full_disk_named, verify
+from hirl.files import CHECKSUM, Damaged, atomic_write, full_disk_named, read_json, verify
+from hirl.runs.about import About
 from hirl.runs.metrics import SECONDS_KMEANS
 from hirl.runs.reports import read_reports, report_line
 
@@ -29,11 +26,8 @@ OPTIONS = (
     "data", "method", "hierarchy", "epochs", "batch_size", "image_size", "seed", "split", "channels", "mean", "std",
     "precision", "accumulate", "encoder", "cached_views", "neighbours",
 )  # fmt: skip
-SINCE: dict[str, Any] = {"unfreeze": 0}  # options that runs of earlier versions lack, with what these versions did
+OLD_RUN_DEFAULTS: dict[str, Any] = {"unfreeze": 0}  # of options that runs of earlier versions lack
 LOCK = ".lock"
-LIBRARIES = ("hirl", "torch", "torchvision", "timm", "lightning-fabric", "numpy")
-
-
 _locks: set[IO[str]] = set()  # held by this process
 # A worker that outlives this process must not hold the folder any longer: the same command continues at once.
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
@@ -43,7 +37,7 @@ class RunFolder:
     """One run's folder: its files, and what can be read from them without its networks.
 
     config.yaml        the resolved configuration; `hirl pretrain --config` takes it
-    about.json         command line, versions, machine and what the settings came to, one entry per start
+    about.json         command line, versions, machine and derived settings, one entry per start
     metrics.jsonl      one line per report
     images.tsv         where the images are, and a line per image
     last.ckpt          the state after the last step that was saved
@@ -58,7 +52,7 @@ class RunFolder:
     def __init__(self, folder: str | os.PathLike[str], *, checkpoint: str | os.PathLike[str] | None = None) -> None:
         """Open a folder. With a `checkpoint`, the encoder, heads and tree are taken from that file."""
         self.folder = Path(folder)
-        self.chosen = checkpoint is not None
+        self.has_own_checkpoint = checkpoint is not None
         self.checkpoint_file = self.folder / "last.ckpt" if checkpoint is None else Path(checkpoint)
 
     config_file = property(lambda self: self.folder / "config.yaml")
@@ -107,7 +101,7 @@ class RunFolder:
                 f"{str(self.folder)!r} has the format {written!r}, but this version of hirl reads {FORMAT!r} only: "
                 "open it with the version that wrote it (about.json names it), or train it again in another folder"
             )
-        options = SINCE | options
+        options = OLD_RUN_DEFAULTS | options
         missing = [name for name in (FORMAT_KEY, *OPTIONS) if name not in options]
         if missing:
             raise ValueError(f"{damaged}: it lacks {', '.join(missing)}; {remedy}")
@@ -147,9 +141,7 @@ class RunFolder:
         None if no encoder was adapted, the run is not finished, or the file is damaged or of an earlier format.
         """
         try:
-            verify(self.adaptation_file)
-            found = json.loads(self.adaptation_file.read_text(encoding="utf-8"))
-            found.pop("checksum", None)
+            found = read_json(self.adaptation_file)
             return {
                 str(name): (float(start), float(adapted), float(least))
                 for name, (start, adapted, least) in found.items()
@@ -162,20 +154,18 @@ class RunFolder:
         """Method, arm, state and epoch, in one line."""
         config = self.config
         arm = "baseline" if config.get("hierarchy") is None else "HIRL"
-        method = config["method"]["class_path"].rsplit(".", 1)[-1]
         epoch = max((line["epoch"] for line in self.metrics()), default=0)
         state = "finished" if self.finished else "unfinished"
-        return f"{method}, {arm}, {state}, epoch {epoch:.4g} of {config['epochs']}"
+        return f"{self.method_name}, {arm}, {state}, epoch {epoch:.4g} of {config['epochs']}"
+
+    @property
+    def method_name(self) -> str:
+        """The name of the method's class."""
+        return str(self.config["method"]["class_path"]).rpartition(".")[2]
 
     def starts(self) -> list[dict[str, Any]]:
         """The entries of about.json: command, versions, machine and so on per start. A damaged file has none."""
-        try:
-            verify(self.about_file)
-            entries = json.loads(self.about_file.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return []
-        found = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
-        return [{name: value for name, value in entry.items() if name != "checksum"} for entry in found]
+        return About(self.about_file).entries()
 
     def begin(self, config: dict[str, Any]) -> None:
         """Write the configuration of a new run, and a line about this start. The folder must be locked."""
@@ -185,53 +175,41 @@ class RunFolder:
                 aside.write_text(f"# {CHECKSUM}\n{written}", encoding="utf-8")
         for left_over in self.folder.glob(".*.part"):  # of a process that was killed while it wrote
             left_over.unlink()
-        start: dict[str, Any] = {"command": sys.argv, "python": platform.python_version()}
-        start |= {"versions": versions(), "machine": platform.platform()}
-        self._write_starts([*self.starts(), start])
+        About(self.about_file).add_start()
 
     def add_resolved(self, resolved: dict[str, Any]) -> None:
-        """Add to the entry of this start what the settings came to, such as the learning rate for the batch size.
+        """Add to the entry of this start the derived settings, such as the learning rate for the batch size.
 
         It is not part of config.yaml, which is the input of the run: read as a recipe again, a learning rate that has
         been scaled to the batch size would be scaled twice.
         """
-        *earlier, start = self.starts() or [{}]
-        self._write_starts([*earlier, start | {"resolved": resolved}])
+        About(self.about_file).extend_start({"resolved": resolved})
 
     def add_start(self, provenance: Provenance) -> None:
         """Add to the entry of this start where the weights come from that the run starts with."""
-        *earlier, start = self.starts() or [{}]
-        self._write_starts([*earlier, start | {"started_from": asdict(provenance)}])
+        About(self.about_file).extend_start({"started_from": asdict(provenance)})
 
     @property
-    def started_from(self) -> Provenance | None:
-        """Where the weights come from that the run started with; None if it started from nothing."""
-        found = [Provenance.read(start.get("started_from")) for start in self.starts()]
+    def origin(self) -> Provenance | None:
+        """Provenance of the initial weights; None if random."""
         named = self.config["encoder"]
         lost = None if named is None else Provenance(str(named))  # if about.json is missing or damaged
-        return next((one for one in reversed(found) if one is not None), lost)
+        return About(self.about_file).origin or lost
 
     @property
     def provenance(self) -> Provenance | None:
-        """Where the run's own weights come from; None if it started from nothing."""
-        origin = self.started_from
+        """Provenance of the run's own weights; None if it started from random ones."""
+        origin = self.origin
         if origin is None:
             return None
         config = self.config
-        method = config["method"]["class_path"].rsplit(".", 1)[-1]
         arm = "" if config["hierarchy"] is None else " and HIRL"
-        return origin.trained_on(f"trained on {Path(config['data']).name} by {method}{arm}, without labels")
+        return origin.trained_on(f"trained on {Path(config['data']).name} by {self.method_name}{arm}, without labels")
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """What the settings came to at the last start."""
-        entries = [start["resolved"] for start in self.starts() if isinstance(start.get("resolved"), dict)]
-        return entries[-1] if entries else {}
-
-    def _write_starts(self, starts: list[dict[str, Any]]) -> None:
-        first, *others = starts
-        with atomic_write(self.about_file, checksum=True) as aside:
-            aside.write_text(json.dumps([{"checksum": CHECKSUM} | first, *others], indent=1), encoding="utf-8")
+        """Derived settings of the last launch."""
+        return About(self.about_file).resolved
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -257,8 +235,8 @@ class RunFolder:
             finally:
                 _locks.discard(lock)
 
-    def forget_after(self, step: int, *, final_tree: bool = False) -> None:
-        """Drop the reports that a run continued from its checkpoint of that step makes again.
+    def drop_reports_after(self, step: int, *, final_tree: bool = False) -> None:
+        """Drop the reports that a run continued from its checkpoint of that step will repeat.
 
         They are those of later steps, that of the tree that is built before the next step, and that of the end.
         `final_tree`: the checkpoint holds the final tree, which is not built again.
@@ -283,11 +261,6 @@ class RunFolder:
         now = datetime.now().astimezone().isoformat(" ", "seconds")
         with full_disk_named(self.log_file), self.log_file.open("a", encoding="utf-8") as file:
             file.write("".join(f"{now}  {line}\n" for line in message.splitlines()))
-
-
-def versions(*more: str) -> dict[str, str]:
-    """The installed versions of hirl and the libraries that its output depends on."""
-    return {name: version(name) for name in (*LIBRARIES, *more)}
 
 
 def folder_name(name: str) -> str:

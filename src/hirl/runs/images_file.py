@@ -81,13 +81,25 @@ def read_images(run: RunFolder) -> tuple[Place, ImageList] | None:
         raise ValueError(f"{str(run.images_file)!r} is damaged") from error
 
 
-def changed_images(run: RunFolder, opened: OpenedImages) -> str | None:
-    """How images differ from those of the run, with counts; None if they do not, or if images.tsv cannot tell."""
+def readable_list(run: RunFolder) -> ImageList | None:
+    """The images of the run; None if images.tsv is missing or damaged."""
     try:
         known = read_images(run)
     except ValueError:
         return None
-    return None if known is None else find_differences(known[1], opened.listed(hashes=known[1].has_hashes))
+    return None if known is None else known[1]
+
+
+def changed_images(known: ImageList | None, opened: OpenedImages) -> str | None:
+    """How images differ from those of a run, with counts; None if they do not, or the run's are not known."""
+    return None if known is None else find_differences(known, opened.listed(hashes=known.has_hashes))
+
+
+def other_count(run: RunFolder, trained: int, name: str, count: int) -> str | None:
+    """The phrase that there are more or fewer images than the run was trained on; None if there are as many."""
+    if count == trained:
+        return None
+    return f"{str(run.folder)!r} was trained on {trained:,} images, but {name} has {count:,}"
 
 
 def repair_images(run: RunFolder, opened: OpenedImages) -> str | None:
@@ -103,7 +115,7 @@ def repair_images(run: RunFolder, opened: OpenedImages) -> str | None:
 
 
 def find_images(run: RunFolder) -> tuple[Any, ImageSet | None]:
-    """What to open for the images the run was trained on: the same set wherever it is now, else the place it was.
+    """The source of the run's images: wherever the same set is now, else its original place.
 
     Its training split is opened to be compared, and returned with it; None if there was nothing to compare it with.
     Warns if the set at its old place has changed. Another set at another place is never taken for it.
@@ -116,10 +128,10 @@ def find_images(run: RunFolder) -> tuple[Any, ImageSet | None]:
         warnings.warn(f"{error}: whether these are the images of the run cannot be checked", stacklevel=2)
         return config["data"], None
     if known is None:
-        _check_count(run, config["data"], options)
+        _warn_of_count(run, config["data"], options)
         return config["data"], None
     place, expected = known
-    stays = place.source if place.path is None else place.path
+    original = place.source if place.path is None else place.path
     differences: dict[str, str] = {}
     for candidate in _candidates(run, place):
         try:
@@ -127,7 +139,7 @@ def find_images(run: RunFolder) -> tuple[Any, ImageSet | None]:
                 warnings.simplefilter("always")
                 images = open_images(candidate, **options)
         except (ValueError, OSError):
-            if candidate == stays and not place.object:
+            if candidate == original and not place.object:
                 raise
             continue
         found = find_differences(expected, list_images(images, path_of(candidate), hashes=expected.has_hashes))
@@ -136,20 +148,20 @@ def find_images(run: RunFolder) -> tuple[Any, ImageSet | None]:
                 warnings.warn(warning.message, stacklevel=2)
             return candidate, images
         differences[candidate] = found
-    if stays in differences and not place.object:
+    if original in differences and not place.object:
         warnings.warn(
-            f"the images in {stays!r} are not those that {str(run.folder)!r} was trained on "
-            f"({differences[stays]}); name others with --data",
+            f"the images in {original!r} are not those that {str(run.folder)!r} was trained on "
+            f"({differences[original]}); name others with --data",
             stacklevel=2,
         )
-        return stays, None
+        return original, None
     if place.object:
         raise ValueError(
             f"{str(run.folder)!r} was trained on images that were passed as an object ({place.source}): give them as "
             "data"
         )
     others = "".join(f", and those in {other!r} are others" for other in differences)
-    raise ValueError(f"the images of {str(run.folder)!r} are no longer in {stays!r}{others}: name them with --data")
+    raise ValueError(f"the images of {str(run.folder)!r} are no longer in {original!r}{others}: name them with --data")
 
 
 def _candidates(run: RunFolder, place: Place) -> list[str]:
@@ -160,8 +172,8 @@ def _candidates(run: RunFolder, place: Place) -> list[str]:
     return [path for path in dict.fromkeys(paths) if Path(path).exists()]
 
 
-def _check_count(run: RunFolder, source: Any, options: dict[str, Any]) -> None:
-    """Of a run whose images.tsv is missing, the tree still has the number of images."""
+def _warn_of_count(run: RunFolder, source: Any, options: dict[str, Any]) -> None:
+    """Without images.tsv, compare the number of images with the tree's leaves."""
     if run.tree_file.is_file() and path_of(source) is not None:
         try:
             tree = find_tree(run)
@@ -171,9 +183,5 @@ def _check_count(run: RunFolder, source: Any, options: dict[str, Any]) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             count = len(open_images(source, **options))
-        if count != trained:
-            warnings.warn(
-                f"{str(run.folder)!r} was trained on {trained:,} images, but {source!r} has {count:,}; name others "
-                "with --data",
-                stacklevel=3,
-            )
+        if other := other_count(run, trained, repr(source), count):
+            warnings.warn(f"{other}; name others with --data", stacklevel=3)

@@ -1,4 +1,4 @@
-"""The figures of metrics.jsonl: the one owner of their names, what each of them is, and where it is shown.
+"""The figures of metrics.jsonl: the one list of their names, what each of them is, and where it is shown.
 
 All figures are in metrics.jsonl, TensorBoard and W&B. What a method reports of its own (`Output.logs`) is not listed
 here: it gets a chart of its own.
@@ -86,7 +86,7 @@ SECONDS_EPOCH = Metric("seconds_epoch", "time of the epoch, its tree included", 
 
 # Of a tree.
 MOVED_LEAVES = Metric(
-    "moved_leaves", "share of images whose leaf is another one than an epoch before", Kind.SHARE, Chart("Moved leaves")
+    "moved_leaves", "share of images that changed leaf since the previous tree", Kind.SHARE, Chart("Moved leaves")
 )
 PURITY = Metric(
     "purity_{level}",
@@ -164,7 +164,7 @@ def last_figures(lines: Iterable[Mapping[str, Any]]) -> dict[str, Figure]:
     return {name: found[name] for name in names if find_metric(name).summary}
 
 
-def course(lines: Sequence[Mapping[str, Any]], metric: Metric) -> list[float]:
+def metric_values(lines: Sequence[Mapping[str, Any]], metric: Metric) -> list[float]:
     """All values of a metric, of its finest level; of a loss in a run's first epoch the recent means."""
     for name in (metric.at(0), RECENT + metric.at(0)):
         if values := [float(line[name]) for line in lines if isinstance(line.get(name), int | float)]:

@@ -45,14 +45,14 @@ class Trained(nn.Module):
         return network_hash(weights, type(self.method).__name__, self.method.arguments)
 
     def forward(self, images: Tensor) -> Tensor:
-        z0 = clustered_by(self.method, self.paths)(images).float()  # (B, D)
+        z0 = clustering_function(self.method, self.paths)(images).float()  # (B, D)
         if self.paths is None:
             return z0[:, None]
         return torch.cat((z0[:, None], self.paths.encode(z0)), dim=1)
 
 
-def clustered_by(method: Method, paths: SemanticPaths | None) -> Callable[[Tensor], Tensor]:
-    """What maps images to the rows of the tree: the method to z⁰, or without heads its encoder to features."""
+def clustering_function(method: Method, paths: SemanticPaths | None) -> Callable[[Tensor], Tensor]:
+    """The function from images to the clustered features: z⁰ by the method, or without heads the encoder's features."""
     return method.embed if paths is None or paths.head_layers else method.encoder
 
 
@@ -85,9 +85,9 @@ def load_trained(run: RunFolder, *, method: str | type[Method] | None = None) ->
         own = {name: config["hierarchy"][name] for name in names}
         paths = SemanticPaths(tree.dim, tree.levels, **own)
     try:
-        built.load_state_dict(_below(METHOD, weights))
+        built.load_state_dict(_strip_prefix(METHOD, weights))
         if paths is not None:
-            paths.load_state_dict(_below(PATHS, weights))
+            paths.load_state_dict(_strip_prefix(PATHS, weights))
     except RuntimeError as error:
         raise ValueError(
             f"the weights in {str(run.checkpoint_file)!r} do not fit {kind.__name__} as this hirl builds it: "
@@ -104,7 +104,7 @@ def method_class(run: RunFolder, given: str | type[Method] | None) -> type[Metho
     kind = find_class(given, Method) if isinstance(given, str) else given
     if not (isinstance(kind, type) and issubclass(kind, Method)):
         raise ValueError(f"{given!r} is not a method: it must be a subclass of hirl.methods.Method")
-    if kind.__name__ != path.rsplit(".", 1)[-1]:
+    if kind.__name__ != run.method_name:
         raise ValueError(f"{str(run.folder)!r} was trained by the method {path!r}, not by {kind.__name__}")
     return kind
 
@@ -115,8 +115,8 @@ def method_facts(run: RunFolder, given: str | type[Method] | None) -> Facts:
         return method_class(run, given).facts
     path = str(run.config["method"]["class_path"])
     known = {} if is_outside_hirl(path) else known_classes(Method)
-    return known.get(path.rpartition(".")[2], Method).facts
+    return known.get(run.method_name, Method).facts
 
 
-def _below(prefix: str, weights: dict[str, Any]) -> dict[str, Any]:
+def _strip_prefix(prefix: str, weights: dict[str, Any]) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}

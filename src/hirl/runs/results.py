@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from hirl.files import CHECKSUM, atomic_write, verify
-from hirl.runs.folder import versions
+from hirl.files import read_json, write_json
+from hirl.runs.about import versions
 
 FORMAT = "hirl result 2"
 HASH_DIGITS = 12
@@ -32,15 +32,14 @@ def result_file(folder: Path, protocol: dict[str, Any]) -> Path:
 def write_result(folder: Path, protocol: dict[str, Any], result: dict[str, Any]) -> Path:
     """Write the result of a protocol, with versions and time, and return its file.
 
-    result: `headline` (figures by name), `kinds` (the kind of each), and anything else worth keeping
+    result: `headline` (figures by name), `kinds` (the kind of each), and anything else
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written = {"checksum": CHECKSUM, "format": FORMAT, "protocol": protocol, **result}
+    written = {"format": FORMAT, "protocol": protocol, **result}
     written["versions"] = versions("scikit-learn", "scipy")
     written["time"] = datetime.now().astimezone().isoformat(timespec="seconds")
     file = result_file(folder, protocol)
-    with atomic_write(file, checksum=True) as aside:
-        aside.write_text(json.dumps(written, indent=1, ensure_ascii=False, default=str), encoding="utf-8")
+    write_json(file, written, indent=1, ensure_ascii=False, default=str)
     return file
 
 
@@ -65,7 +64,7 @@ def tested_on(result: dict[str, Any]) -> str:
 
 
 def distinguishing_settings(results: Mapping[Path, dict[str, Any]]) -> dict[Path, str]:
-    """By file, in which settings its protocol differs from those of the same task on the same images: `ks 1`.
+    """Per file, the settings that distinguish it from other results of the same task and images: `ks 1`.
 
     Empty for a result that is the only one.
     """
@@ -100,13 +99,11 @@ def _cut(text: str) -> str:
 def read_result(file: Path) -> dict[str, Any] | None:
     """The result in a file; None if it holds none, or is damaged."""
     try:
-        verify(file)
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = read_json(file)
     except (OSError, ValueError):
         return None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         return None
-    content.pop("checksum", None)
     parts = [content.get(name) for name in ("protocol", "headline", "kinds")]
     return content if all(isinstance(part, dict) for part in parts) else None
 

@@ -16,7 +16,7 @@ from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.folder import RunFolder
 from hirl.runs.representations import TREE, Trained, load_trained
 
-AGAIN = "the command that trained the run writes it again"
+AGAIN = "repeat the pretrain command to rewrite it"
 
 
 class StoredEncoder(NamedTuple):
@@ -38,7 +38,7 @@ def find_encoder(run: RunFolder, *, method: str | type[Method] | None = None) ->
     `method`: the class of the run's method, if it is not part of hirl; a checkpoint needs it.
     """
     damage = None
-    if run.encoder_file.is_file() and not run.chosen:
+    if run.encoder_file.is_file() and not run.has_own_checkpoint:
         try:
             return StoredEncoder(*load_encoder(run.encoder_file), run.encoder_file)
         except ValueError as error:
@@ -61,13 +61,11 @@ def find_encoder(run: RunFolder, *, method: str | type[Method] | None = None) ->
     state = None
     if trained.step < plan.steps:
         state = f"unfinished: epoch {trained.step / plan.steps_per_epoch:.4g} of {plan.epochs}"
-        if not run.chosen:
+        if not run.has_own_checkpoint:
             warnings.warn(f"{str(run.folder)!r} is {state}; its last checkpoint is used", stacklevel=2)
-    elif not run.chosen:
+    elif not run.has_own_checkpoint:
         why = "is missing" if damage is None else "is damaged"
-        warnings.warn(
-            f"{str(run.encoder_file)!r} {why}; the encoder is taken from last.ckpt, and {AGAIN}", stacklevel=2
-        )
+        warnings.warn(f"{str(run.encoder_file)!r} {why}; the encoder is taken from last.ckpt; {AGAIN}", stacklevel=2)
     return StoredEncoder(weights, metadata, run.checkpoint_file, state, trained)
 
 
@@ -92,7 +90,7 @@ def find_tree(run: RunFolder) -> PrototypeTree | None:
     if run.exists and run.config["hierarchy"] is None:
         return None
     has_checkpoint = run.checkpoint_file.is_file()
-    if run.chosen or (has_checkpoint and not run.encoder_file.is_file() and not run.finished):
+    if run.has_own_checkpoint or (has_checkpoint and not run.encoder_file.is_file() and not run.finished):
         return _tree_of(run.checkpoint_file)
     damage = None
     if run.tree_file.is_file():
@@ -110,7 +108,7 @@ def find_tree(run: RunFolder) -> PrototypeTree | None:
         raise ValueError(f"{damage}, and {error}" if damage else str(error)) from error
     if tree is not None:
         why = "is missing" if damage is None else "is damaged"
-        warnings.warn(f"{str(run.tree_file)!r} {why}; the tree is taken from last.ckpt, and {AGAIN}", stacklevel=2)
+        warnings.warn(f"{str(run.tree_file)!r} {why}; the tree is taken from last.ckpt; {AGAIN}", stacklevel=2)
     return tree
 
 

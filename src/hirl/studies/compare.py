@@ -269,7 +269,7 @@ def _with_length(options: Mapping[str, Any], epochs: int | None, factor: float) 
     own: int = options.get("epochs", EPOCHS)
     length = max(1, round(own * factor)) if epochs is None else epochs
     hierarchy: Hierarchy | None = options["hierarchy"]
-    return {**options, "epochs": length, "hierarchy": hierarchy and hierarchy.scaled(own, length)}
+    return {**options, "epochs": length, "hierarchy": hierarchy and hierarchy.for_epochs(own, length)}
 
 
 def _evaluated(run: Run, tasks: Sequence[str | Evaluation], data: Any, test_data: Any) -> dict[str, float]:

@@ -6,7 +6,6 @@ other processes shares the work: each takes the next choice that nobody holds.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from hirl.config.signatures import passes_options_to
 from hirl.data.loader import Loader
 from hirl.data.sources import open_in_memory
 from hirl.data.sources.image_set import Subset
-from hirl.files import CHECKSUM, atomic_write, verify
+from hirl.files import read_json, write_json
 from hirl.hierarchy.levels import check_levels, levels_by_number
 from hirl.hierarchy.settings import Hierarchy
 from hirl.hierarchy.tree import PrototypeTree
@@ -153,8 +152,7 @@ def held_out_loss(
         sums += len(batch) * torch.stack((losses.total, losses.image, losses.spd)).cpu().double()
     joint_loss, image, spd = (sums / len(images)).tolist()
     found = {"joint": joint_loss, "image": image, "spd": spd, "step": trained.step, "images": len(images)}
-    with atomic_write(file, checksum=True) as aside:
-        aside.write_text(json.dumps({"checksum": CHECKSUM, **found}), encoding="utf-8")
+    write_json(file, found)
     return found
 
 
@@ -163,10 +161,8 @@ def _kept_losses(file: Path) -> dict[str, float] | None:
     if not file.is_file():
         return None
     try:
-        verify(file)
-        kept: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))
-        kept.pop("checksum", None)
-    except (ValueError, AttributeError):
+        kept: dict[str, float] = dict(read_json(file))
+    except (ValueError, TypeError):
         warnings.warn(f"{str(file)!r} is damaged; the losses are computed again", stacklevel=3)
         return None
     return kept

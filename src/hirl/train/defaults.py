@@ -140,7 +140,10 @@ def choose_adaptation(
         reasons["batch_size"] = f"{N // batch_size:,} steps per epoch"
     arguments: dict[str, Any] = dict(options["method"]["init_args"])
     adapter = {} if unfreeze else {"adapter": arguments["backbone_args"]["adapter"]}
-    arguments |= {"backbone": start.about["backbone"], "backbone_args": start.about["backbone_args"] | adapter}
+    arguments |= {
+        "backbone": start.description["backbone"],
+        "backbone_args": start.description["backbone_args"] | adapter,
+    }
     if "bn_splits" in arguments:
         arguments["bn_splits"] = 1  # the frozen encoder's batch norm uses stored statistics
     if "queue_length" in arguments:
@@ -170,7 +173,7 @@ def choose_continuation(
     epochs: int | None = None,
 ) -> Choices:
     """Choose each setting that is None for a method that continues to train all networks of its authors' checkpoint."""
-    backbone = start.about["backbone"]
+    backbone = start.description["backbone"]
     reasons = {"backbone": "with the heads of the checkpoint; all of it trains"}
     if epochs is None:
         epochs, reasons["epochs"] = CONTINUED_EPOCHS, "the networks are trained already"
@@ -181,7 +184,7 @@ def choose_continuation(
         batch_size, reasons["batch_size"] = _batch(N, machine, per_view * kind.facts.gradient_views)
     usual = kind.for_images(N, batch_size)
     arguments = usual.arguments | heads.arguments | {"warmup_epochs": 1.0, "lr": usual.lr * GENTLE}
-    arguments |= {"backbone": backbone, "backbone_args": start.about["backbone_args"]}
+    arguments |= {"backbone": backbone, "backbone_args": start.description["backbone_args"]}
     if "queue_length" in arguments:
         arguments["queue_length"] = queue_length(N, batch_size, most=int(arguments["queue_length"]))
     reasons |= {"method": f"continues from its authors' checkpoint, at {GENTLE:g} of their learning rate"}

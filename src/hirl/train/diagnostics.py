@@ -9,7 +9,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hirl.data.loader import EvaluationLoader
 from hirl.features.forward_pass import collected_outputs
-from hirl.features.view_cache import PlainFeatures
+from hirl.features.view_cache import CachedFeatureLoader
 from hirl.hierarchy.rows import UnitRows
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
 from hirl.methods.base import Method
@@ -69,7 +69,7 @@ def view_agreement(tree: PrototypeTree, z0: Tensor, target_z0: Tensor) -> dict[s
 
 
 def bank_agreement(
-    tree: PrototypeTree, method: Method, images: EvaluationLoader | PlainFeatures, ranks: Ranks
+    tree: PrototypeTree, method: Method, images: EvaluationLoader | CachedFeatureLoader, ranks: Ranks
 ) -> dict[str, float]:
     """Return the share of some images whose leaf, and whose coarsest node, is also that of their clean z⁰.
 

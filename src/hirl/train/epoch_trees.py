@@ -14,7 +14,7 @@ from hirl import ranks
 from hirl.features.forward_pass import collected_outputs
 from hirl.hierarchy.clusters import TooFewDirections
 from hirl.runs import metrics
-from hirl.runs.representations import clustered_by
+from hirl.runs.representations import clustering_function
 from hirl.seeds import Stream, mix_seed
 from hirl.signals import Stopped
 from hirl.train.bank import Bank
@@ -93,7 +93,7 @@ class EpochTrees:
 
     def _embed_all(self) -> tuple[Tensor, Tensor]:
         """Return this process's share (n,) of all readable images and their z⁰ (n, D), uncropped and in eval mode."""
-        embed = clustered_by(self.method, self.paths)
+        embed = clustering_function(self.method, self.paths)
 
         def embed_or_stop(images: Tensor) -> Tensor:
             self._stop_if_asked()

@@ -15,7 +15,7 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.splits import usual_name
 from hirl.data.views.render import is_batched
 from hirl.features.forward_pass import collected_outputs
-from hirl.features.view_cache import PlainFeatures, cached_views
+from hirl.features.view_cache import CachedFeatureLoader, compute_or_load_views
 from hirl.methods.base import Method, Plan
 from hirl.metrics.agreement import majority_share
 from hirl.metrics.knn import fitting_ks, knn_accuracy
@@ -68,7 +68,7 @@ class OnlineKnn:
         *,
         val: ImageSet | None,
         every: int,
-        open_loader: Callable[[ImageSet, int], EvaluationLoader | PlainFeatures],
+        open_loader: Callable[[ImageSet, int], EvaluationLoader | CachedFeatureLoader],
     ) -> None:
         """`open_loader` opens every n-th image of a set, since folders are ordered by class."""
         assert images.labels is not None
@@ -94,7 +94,7 @@ class OnlineKnn:
         majorities = [majority_share(truth[:, level]) for level in range(truth.shape[1])]
         return KnnAccuracy("train" if self.val is None else "val", accuracies.tolist(), majorities)
 
-    def _features(self, loader: EvaluationLoader | PlainFeatures, images: ImageSet) -> tuple[Tensor, Tensor]:
+    def _features(self, loader: EvaluationLoader | CachedFeatureLoader, images: ImageSet) -> tuple[Tensor, Tensor]:
         """Features (n, width) and labels (n, levels) of the readable images of a loader."""
         assert images.labels is not None
         index, features = collected_outputs(self.method.encoder, loader)
@@ -124,7 +124,7 @@ def open_online_knn(job: Job, parts: RunParts, every: int) -> OnlineKnn | None:
     if not every or images.labels is None:
         return None
 
-    def every_nth(some: ImageSet, n: int) -> EvaluationLoader | PlainFeatures:  # as one of n ranks would get
+    def every_nth(some: ImageSet, n: int) -> EvaluationLoader | CachedFeatureLoader:  # as one of n ranks would get
         mean, std = normal.mean, normal.std
         if not isinstance(parts.loader, FeatureLoader):
             # `workers` was given for the training images; the val images may be stored differently.
@@ -135,11 +135,11 @@ def open_online_knn(job: Job, parts: RunParts, every: int) -> OnlineKnn | None:
             assert job.start is not None
             network, sha256 = job.start.encoder.network, job.start.encoder.sha256
             with progress_bars() as progress:
-                cached = cached_views(
+                cached = compute_or_load_views(
                     network, sha256, some, None, 0,
                     size=size, mean=mean, std=std, device=device, workers=workers, progress=progress,
                 )  # fmt: skip
-        return PlainFeatures(cached, device=device, world_size=n)
+        return CachedFeatureLoader(cached, device=device, world_size=n)
 
     val = open_val(job.data.opened.data, job.settings.split, images)
     return OnlineKnn(images, parts.method, parts.plan, val=val, every=every, open_loader=every_nth)

@@ -209,7 +209,7 @@ def _keep_start(job: Job) -> None:
 def _begin(job: Job, parts: RunParts, first: int, *, final_tree: bool) -> None:
     """Prepare the folder for a run at step `first` and announce the plan; raise if it does not fit into memory."""
     if job.is_first:
-        job.run.forget_after(first, final_tree=final_tree)
+        job.run.drop_reports_after(first, final_tree=final_tree)
         job.run.add_resolved(resolved_settings(job.settings, parts.plan))
     job.announce(plan_summary(job, parts.plan, first))
     if (warning := setup.memory_warning(job.fabric, job.settings, parts)) is not None:

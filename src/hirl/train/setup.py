@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.views.normalisation import choose_normalisation
 from hirl.encoders.backbones import width
-from hirl.features.view_cache import PlainFeatures
+from hirl.features.view_cache import CachedFeatureLoader
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.settings import ResolvedHierarchy
 from hirl.methods.base import Method, Plan
@@ -43,7 +43,7 @@ class RunParts:
     paths: SemanticPaths | None
     plan: Plan
     loader: Loader | FeatureLoader
-    evaluation_loader: EvaluationLoader | PlainFeatures  # this process's share of all images, uncropped
+    evaluation_loader: EvaluationLoader | CachedFeatureLoader  # this process's share of all images, uncropped
     N: int
     seed: int
     accumulate: int = 1
@@ -87,7 +87,7 @@ def build(
 
 def _open_loaders(
     fabric: Fabric, settings: Settings, data: TrainingImages, start: Start | None
-) -> tuple[Loader | FeatureLoader, EvaluationLoader | PlainFeatures]:
+) -> tuple[Loader | FeatureLoader, EvaluationLoader | CachedFeatureLoader]:
     """Loaders of views and of all images uncropped; both yield cached features if the encoder stays frozen."""
     share = Share(rank=fabric.global_rank, world_size=fabric.world_size, device=fabric.device)
     views, reading = settings.method.views(settings.image_size), data.reading(settings)
@@ -105,7 +105,7 @@ def _open_loaders(
         neighbours=settings.neighbours,
         **share,
     )
-    return features, PlainFeatures(cached, **share)
+    return features, CachedFeatureLoader(cached, **share)
 
 
 def build_paths(hierarchy: ResolvedHierarchy | None, method: Method, seed: int) -> SemanticPaths | None:

@@ -21,7 +21,7 @@ from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.encoders.encoder_file import EncoderMetadata, fit_weights, load_encoder, load_metadata, save_encoder
 from hirl.encoders.weights_source import Provenance
 from hirl.features.open_encoder import Encoder, open_encoder, run_of_checkpoint
-from hirl.features.view_cache import CachedViews, cached_views, fitting_views
+from hirl.features.view_cache import CachedViews, compute_or_load_views, fitting_views
 from hirl.methods.base import Method
 from hirl.methods.foreign_state import ForeignState, find_foreign_state
 from hirl.methods.parts.augmentations import blur_unless_small
@@ -107,7 +107,7 @@ def start_features(fabric: Fabric, settings: Settings, data: TrainingImages, sta
     count, size = fitting_views(len(data), width(start.network), settings.cached_views), settings.image_size
 
     def compute(progress: Progress = no_progress) -> CachedViews:
-        return cached_views(
+        return compute_or_load_views(
             start.network,
             start.sha256,
             data.images,
@@ -154,7 +154,7 @@ def write_start(run: Run, start: Start, image_size: int, weights: dict[str, Tens
         if weights is not None:
             check_same_start(run, start, weights)
         encoder, own = start.encoder, default_normalisation(3)
-        about = encoder.about["backbone"], encoder.about["backbone_args"]
+        about = encoder.description["backbone"], encoder.description["backbone_args"]
         normal = encoder.mean or own.mean, encoder.std or own.std
         metadata = EncoderMetadata(*about, image_size, *normal, provenance=start.encoder_provenance)
         save_encoder(run.start_file, encoder.network, metadata)

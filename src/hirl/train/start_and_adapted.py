@@ -12,7 +12,6 @@ over the halves is the standard error of the difference over all images. It incl
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -21,8 +20,8 @@ from torch import Tensor, nn
 
 from hirl.data.sources.image_set import Subset
 from hirl.encoders.encoder_file import network_hash
-from hirl.features.view_cache import cached_views
-from hirl.files import CHECKSUM, atomic_write
+from hirl.features.view_cache import compute_or_load_views
+from hirl.files import write_json
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.level_search import ClusterCount, measure_clusters, reduce_rows
 from hirl.hierarchy.levels import levels_by_number
@@ -58,8 +57,7 @@ def compare_start(job: Job, start: Start, parts: RunParts) -> str:
         index, before, after = _features_of_both(job, start)
     levels = None if settings.hierarchy is None else settings.hierarchy.levels
     sides = compare_with_start(before, after, None if known is None else known[index], levels, seed=settings.seed)
-    with atomic_write(job.run.adaptation_file, checksum=True) as aside:
-        aside.write_text(json.dumps({"checksum": CHECKSUM, **sides}, indent=1), encoding="utf-8")
+    write_json(job.run.adaptation_file, sides, indent=1)
     return f"{comparison_text(sides)}\nThe start is {job.run.start_file}: any command takes it in place of the run."
 
 
@@ -71,7 +69,7 @@ def _features_of_both(job: Job, start: Start) -> tuple[Tensor, Tensor, Tensor]:
     networks = (start.encoder.network, start.encoder.sha256), (trained, network_hash(trained.state_dict()))
     reading, device = job.data.reading(job.settings), job.fabric.device
     start_rows, trained_rows = (
-        cached_views(network, sha256, some, adaptation_view(size), 1, size=size, device=device, **reading)
+        compute_or_load_views(network, sha256, some, adaptation_view(size), 1, size=size, device=device, **reading)
         for network, sha256 in networks
     )
     readable = start_rows.readable

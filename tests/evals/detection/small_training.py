@@ -12,7 +12,7 @@ from hirl.data.annotations.annotated_images import DetectionSet
 from hirl.data.annotations.detection_folder import open_detection
 from hirl.data.views.normalisation import Normalisation
 from hirl.encoders.backbones import make_backbone
-from hirl.evals.detection.detector import Detector, make_detector, trained_parameters
+from hirl.evals.detection.detector import Detector, freeze_unused, make_detector
 from hirl.evals.detection.detector_training import Training
 from hirl.evals.detection.regions import HeadSizes
 from hirl.evals.detection.samples import TrainingSamples
@@ -45,8 +45,8 @@ def prepared(
     torch.manual_seed(0)
     name, arguments = BACKBONES[family]
     detector = make_detector(make_backbone(name, **arguments), len(images.categories), segment=segment, sizes=sizes)
-    trained_parameters(detector)
-    plan = published(detector, Facts()).scaled(len(images), short_sides=(side,), **schedule)
+    freeze_unused(detector)
+    plan = published(detector, Facts()).for_images(len(images), short_sides=(side,), **schedule)
     cut = plan.crops if crops is None else crops
     augmentation = Augmentation(plan.short_sides, plan.long_side, cut)
     return detector, plan, TrainingSamples(images, augmentation, seed=0, segment=segment)

@@ -68,7 +68,7 @@ def anchors(detector: Detector) -> dict[str, str]:
         "ratios of anchors": numbers(generator.aspect_ratios[0]),
         "anchors across the border": "ignored in training" if rpn.inside else "learnt from",
         "overlap of anchors": f"from {matcher.high_threshold:g} an object, below {matcher.low_threshold:g} background",
-        "best anchor of an object": f"learnt from an overlap of {matcher.least:g} on",
+        "best anchor of an object": f"learnt from an overlap of {matcher.min_overlap:g} on",
         "anchors per image": f"{sampler.batch_size_per_image}, at most {sampler.positive_fraction:g} of them objects",
         "loss of proposals": f"cross-entropy; boxes {smooth(rpn.beta)}",
         "proposals before NMS": f"{before[0]} in training, {before[1]} in testing",
@@ -129,7 +129,7 @@ def c4() -> dict[str, str]:
     detector = full_size(BACKBONES["c4"])
     heads = detector.heads
     assert isinstance(heads, C4Heads)
-    schedule = published(detector, MoCoV2.facts).scaled(COCO)
+    schedule = published(detector, MoCoV2.facts).for_images(COCO)
     epoch = COCO / 16
     pooled = heads.res5.get_submodule("0.conv1")
     assert isinstance(pooled, nn.Conv2d)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.models.detection._utils import BoxCoder
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops import box_iou
 
@@ -21,7 +22,6 @@ from hirl.evals.detection.regions import (
     SeededSampler,
     Target,
     box_loss,
-    coder,
     detections,
     giou_loss,
     mask_loss,
@@ -214,7 +214,7 @@ def test_box_loss(generator: torch.Generator) -> None:
         5 * math.log(30 / 29),
     ]
     distance = sum(abs(float(mine) - theirs) for mine, theirs in zip(deltas[0, 0], wanted, strict=True))
-    loss = box_loss(deltas, regions, targets, coder((10.0, 10.0, 5.0, 5.0)), beta=0.0)
+    loss = box_loss(deltas, regions, targets, BoxCoder((10.0, 10.0, 5.0, 5.0)), beta=0.0)
     assert float(loss) == pytest.approx(distance / 2, rel=1e-4)  # over both regions, the background's too
 
 
@@ -245,7 +245,7 @@ def test_giou_loss_compares_decoded_boxes(generator: torch.Generator) -> None:
         width, height = width * math.exp(2 * dw), height * math.exp(2 * dh)
         decoded = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
         wanted += 1 - slow_giou(decoded, objects[place])
-    loss = giou_loss(deltas, regions, targets, coder((10.0, 10.0, 5.0, 5.0)), weight=10.0)
+    loss = giou_loss(deltas, regions, targets, BoxCoder((10.0, 10.0, 5.0, 5.0)), weight=10.0)
     assert float(loss.detach()) == pytest.approx(10 * wanted / 3, rel=1e-4)  # over all regions, the background's too
     loss.backward()
     assert deltas.grad is not None

@@ -234,14 +234,14 @@ def test_arms_are_compared(coco: Coco, picture_files: Path, tmp_path: Path) -> N
 def test_statistics_of_batch_norm_are_settled(coco: Coco, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the end they are means over many batches, each counting the same."""
     received: list[float] = []
-    losses = Training._losses
+    losses = Training.losses
 
-    def watched(self: Training, module: Any, piece: Any) -> Any:
+    def watched(self: Training, module: Any, piece: Any, *place: Any) -> Any:
         if not torch.is_grad_enabled():
             received.append(self.detector.heads.norm.momentum)  # type: ignore[arg-type, union-attr]
-        return losses(self, module, piece)
+        return losses(self, module, piece, *place)
 
-    monkeypatch.setattr(Training, "_losses", watched)
+    monkeypatch.setattr(Training, "losses", watched)
     monkeypatch.setattr(training, "PRECISE_STEPS", 3)
     hirl.evaluate("random:resnet10t", SMALL, data=coco(images=4), backbone_args=NARROW, device="cpu", quiet=True)
     assert received == [1, 1 / 2, 1 / 3]

@@ -84,7 +84,7 @@ def test_each_stage_learns_from_the_boxes_of_the_last(
     assert torch.equal(given[0][0], proposals[0])
     for before, after in zip(sampled[:2], given[1:], strict=True):
         (one,), (boxes,) = before, after
-        assert int(one.given.sum()) == 1
+        assert int(one.is_ground_truth.sum()) == 1
         assert len(boxes) == len(one.boxes) - 1
         assert not boxes.requires_grad
         assert (boxes >= 0).all()
@@ -123,8 +123,8 @@ def test_boxes_are_refined_by_the_deltas_of_their_class(
     wide = [(640, 640)]  # nothing is cut at the border
     heads(maps, STRIDES, proposals, wide, objects())
     first = sampled[0]
-    classes = torch.where(first.labels == 2, 2, 3)[~first.given]  # objects() are of class 2
-    before = first.boxes[~first.given]
+    classes = torch.where(first.labels == 2, 2, 3)[~first.is_ground_truth]  # objects() are of class 2
+    before = first.boxes[~first.is_ground_truth]
     widths = before[:, 2] - before[:, 0]
     torch.testing.assert_close(given[1][:, 0] - before[:, 0], 0.1 * widths * classes, rtol=1e-4, atol=1e-4)
     assert set(classes.tolist()) == {2, 3}

@@ -9,10 +9,15 @@ from torch import nn
 from hirl.encoders.backbones import make_backbone
 from hirl.evals.detection.c4 import C4Heads
 from hirl.evals.detection.cascade import CascadeHeads
-from hirl.evals.detection.detector import Detector, make_detector, parameter_count
+from hirl.evals.detection.detector import Detector, make_detector
 from hirl.evals.detection.pyramid import PyramidBody
 
 MIB = 2**20
+
+
+def parameter_count(module: nn.Module) -> int:
+    """The number of parameters, buffers left out."""
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def full_size(backbone: str, *, segment: bool, classes: int = 80) -> Detector:

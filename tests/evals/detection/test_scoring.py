@@ -19,7 +19,7 @@ from hirl.data.annotations.annotated_images import DetectionSet
 from hirl.data.annotations.detection_folder import open_detection
 from hirl.data.annotations.segmentations import encoded, pixels
 from hirl.evals.detection.predictions import Prediction, results
-from hirl.evals.detection.regions import Found, paste
+from hirl.evals.detection.regions import Detections, paste
 from hirl.evals.detection.scoring import Kind, average_precision
 
 from ...drawn_set import Document
@@ -186,7 +186,9 @@ def test_a_box_without_area_has_no_mask() -> None:
 
 def test_detections_return_to_the_image_they_are_of(coco: Coco) -> None:
     images = open_detection(coco(), "train", segment=True)
-    found = Found(torch.tensor([[10.0, 10.0, 40.0, 60.0]]), torch.tensor([0.9]), torch.tensor([2]), torch.ones(1, 4, 4))
+    found = Detections(
+        torch.tensor([[10.0, 10.0, 40.0, 60.0]]), torch.tensor([0.9]), torch.tensor([2]), torch.ones(1, 4, 4)
+    )
     (one,) = results(found, (112, 128), images.images[0], images)  # the image is 64 × 56 pixels
     assert one["bbox"] == [5, 5, 15, 25]
     assert (one["image_id"], one["category_id"]) == (1, 7)

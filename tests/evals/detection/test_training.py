@@ -17,7 +17,7 @@ from hirl.data.annotations.detection_folder import open_detection
 from hirl.encoders.backbones import make_backbone
 from hirl.evals.detection import detector_training as training
 from hirl.evals.detection.detector import make_detector
-from hirl.evals.detection.detector_training import Positions, Training
+from hirl.evals.detection.detector_training import Training, positions_of
 from hirl.evals.detection.predictions import predict
 from hirl.evals.detection.regions import HeadSizes
 from hirl.evals.detection.schedule import C4, CASCADE, Schedule, param_groups, published
@@ -186,21 +186,20 @@ def test_two_processes_train_what_one_does(coco: Coco, tmp_path: Path) -> None:
 
 
 def test_every_process_reads_its_share() -> None:
-    together = list(Positions(3, 5, 8, 0, 1))
+    together = list(positions_of(range(3, 5), 8, 0, 1))
     assert together == list(range(24, 40))
-    shares = [list(Positions(3, 5, 8, rank, 2)) for rank in range(2)]
+    shares = [list(positions_of(range(3, 5), 8, rank, 2)) for rank in range(2)]
     assert shares == [[24, 25, 26, 27, 32, 33, 34, 35], [28, 29, 30, 31, 36, 37, 38, 39]]
-    assert [len(Positions(3, 5, 8, rank, 2)) for rank in range(2)] == [8, 8]
 
 
 def test_published_schedules_on_coco() -> None:
-    c4 = C4.scaled(118_287)
+    c4 = C4.for_images(118_287)
     assert (c4.steps, c4.warmup, c4.lr, c4.batch_size, c4.weight_decay) == (180_000, 100, 0.02, 16, 1e-4)
     assert [c4.share(step) for step in (100, 119_999, 120_000, 160_000)] == pytest.approx([1, 1, 0.1, 0.01])
     assert c4.share(0) == pytest.approx(0.001)
     assert c4.share(50) == pytest.approx(0.001 + 0.999 / 2)
     assert (c4.short_sides[0], c4.short_sides[-1], c4.long_side) == (640, 800, 1333)
-    cascade = CASCADE.scaled(118_287)
+    cascade = CASCADE.for_images(118_287)
     assert (cascade.lr, cascade.layer_decay, cascade.weight_decay, cascade.epochs) == (1e-4, 0.75, 0.05, 12)
     assert cascade.drop_path == 0.2
     epoch = 118_287 / 16
@@ -208,7 +207,7 @@ def test_published_schedules_on_coco() -> None:
 
 
 def test_schedules_follow_images_and_batch() -> None:
-    c4 = C4.scaled(1000, batch_size=4)
+    c4 = C4.for_images(1000, batch_size=4)
     assert c4.steps == round(180_000 * 16 / 118_287 * 1000 / 4)
     assert c4.lr == pytest.approx(0.02 / 4)
     assert c4.share(round(c4.steps * 0.66)) == pytest.approx(1)
@@ -216,10 +215,10 @@ def test_schedules_follow_images_and_batch() -> None:
     assert c4.share(round(c4.steps * 0.89)) == pytest.approx(0.01)
     assert "lr 0.005" in str(c4)
     assert f"{c4.steps:,} steps" in str(c4)
-    assert C4.scaled(10).batch_size == 10
-    assert C4.scaled(10).warmup <= C4.scaled(10).steps / 10
-    assert CASCADE.scaled(1000, batch_size=4).lr == pytest.approx(1e-4 / 2)  # AdamW: by the root
-    small = CASCADE.scaled(1000, short_sides=(200, 100))
+    assert C4.for_images(10).batch_size == 10
+    assert C4.for_images(10).warmup <= C4.for_images(10).steps / 10
+    assert CASCADE.for_images(1000, batch_size=4).lr == pytest.approx(1e-4 / 2)  # AdamW: by the root
+    small = CASCADE.for_images(1000, short_sides=(200, 100))
     assert (small.short_sides, small.long_side) == ((100, 200), 334)
 
 
@@ -237,7 +236,7 @@ def test_schedules_follow_images_and_batch() -> None:
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match="must be") as error:
-        C4.scaled(10, **options)
+        C4.for_images(10, **options)
     assert message in str(error.value)
 
 

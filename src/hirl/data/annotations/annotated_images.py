@@ -15,7 +15,6 @@ from torch import Tensor
 
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.image_set import BadImage, ImageSet
-from hirl.files import atomic_write
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _SIDEWAYS = (5, 6, 7, 8)  # its values for pictures lying on their side
@@ -142,11 +141,6 @@ class Faults:
         counts = Counter(rule for rule, _ in self.sentences)
         first = dict(reversed(self.sentences))
         return "\n".join(f"{count:,} × {rule}, e.g. {first[rule]}" for rule, count in counts.items())
-
-    def write(self, path: Path) -> None:
-        """All sentences, one per line."""
-        with atomic_write(path) as aside:
-            aside.write_text("".join(f"{sentence}\n" for _, sentence in self.sentences), encoding="utf-8")
 
 
 def check_parts(train: DetectionSet, test: DetectionSet) -> None:

@@ -12,18 +12,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.detection._utils import Matcher
+from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 
 from hirl.evals.detection import regions
 from hirl.evals.detection.proposals import Proposals
-from hirl.evals.detection.regions import Found, HeadSizes, SeededSampler, Target
+from hirl.evals.detection.regions import Detections, HeadSizes, SeededSampler, Target
 from hirl.seeds import RegionStream
 
 ANCHORS = ((32, 64, 128, 256, 512),)
 STRIDE = 16  # of res4
 BEFORE_NMS = 6  # times as many proposals as are kept
-OVERLAP = 0.5  # from which a region counts as a hit
+OVERLAP = 0.5  # from which a region is positive
 PRECISION = (10.0, 10.0, 5.0, 5.0)  # of the boxes' centres and sides
 BETA = 0.0  # of the losses of boxes: absolute differences
 POOLED = 14
@@ -57,7 +57,7 @@ class C4Heads(nn.Module):
         self.masks = MaskRCNNPredictor(width, 256, classes) if segment else None
         self.matcher = Matcher(OVERLAP, OVERLAP)
         self.samplers = [SeededSampler(sizes.regions, regions.POSITIVE_SHARE, RegionStream.C4)]
-        self.coder = regions.coder(PRECISION)
+        self.coder = BoxCoder(PRECISION)
 
     def forward(
         self,
@@ -66,7 +66,7 @@ class C4Heads(nn.Module):
         proposals: Sequence[Tensor],
         sizes: Sequence[tuple[int, int]],
         targets: Sequence[Target] | None,
-    ) -> tuple[list[Found], dict[str, Tensor]]:
+    ) -> tuple[list[Detections], dict[str, Tensor]]:
         if targets is None:
             return self._found(maps, strides, proposals, sizes), {}
         sampled = regions.sample_regions(proposals, targets, self.matcher, self.samplers[0])
@@ -97,7 +97,7 @@ class C4Heads(nn.Module):
         strides: Sequence[float],
         proposals: Sequence[Tensor],
         sizes: Sequence[tuple[int, int]],
-    ) -> list[Found]:
+    ) -> list[Detections]:
         logits, deltas = self._predicted(self._features(maps, strides, proposals))
         boxes = self.coder.decode_single(deltas.flatten(1), torch.cat(list(proposals))).unflatten(1, (-1, 4))
         counts = [len(one) for one in proposals]
@@ -120,9 +120,9 @@ def c4_parts(
             f"a detector needs a ResNet whose third stage has a stride of {STRIDE}, but this one is dilated"
         )
     after = {"training": 2 * sizes.proposals, "testing": sizes.proposals}
-    kept = {part: (BEFORE_NMS * count, count) for part, count in after.items()}
+    counts = {part: (BEFORE_NMS * count, count) for part, count in after.items()}
     # As in detectron2: anchors may cross the border, and an object's best anchor is learnt however little they overlap.
-    rpn = Proposals(middle, ANCHORS, body.strides, kept=kept, beta=BETA, inside=False, least=0.0)
+    rpn = Proposals(middle, ANCHORS, body.strides, proposal_counts=counts, beta=BETA, inside=False, min_overlap=0.0)
     return body, rpn, C4Heads(resnet, width, classes, sizes, segment=segment)
 
 

@@ -1,5 +1,5 @@
 """Cascade Mask R-CNN (Cai, Vasconcelos, "Cascade R-CNN: High Quality Object Detection and Instance Segmentation", 2019,
-arXiv:1906.09756): three heads in a row, each on the boxes of the one before and with a stricter idea of a hit.
+arXiv:1906.09756): three heads in a row, each on the boxes of the one before and with a higher overlap for positives.
 
 As in iBOT's published runs (Zhou et al. 2022, arXiv:2111.07832; its files `vit_*_giou_4conv1f_coco_3x.py` for
 mmdetection): a box head of four convolutions and one layer per stage, boxes refined per class and learnt by GIoU, and a
@@ -13,24 +13,24 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.detection._utils import Matcher
+from torchvision.models.detection._utils import BoxCoder, Matcher
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.ops import clip_boxes_to_image
 
 from hirl.evals.detection import regions
 from hirl.evals.detection.proposals import Proposals
 from hirl.evals.detection.pyramid import SCALES, PyramidBody
-from hirl.evals.detection.regions import Found, HeadSizes, Regions, SeededSampler, Target
+from hirl.evals.detection.regions import Detections, HeadSizes, Regions, SeededSampler, Target
 from hirl.seeds import RegionStream
 
-OVERLAPS = (0.5, 0.6, 0.7)  # from which a region counts as a hit
+OVERLAPS = (0.5, 0.6, 0.7)  # from which a region is positive
 WEIGHTS = (1.0, 0.5, 0.25)  # of the losses
 DEVIATIONS = ((0.1, 0.1, 0.2, 0.2), (0.05, 0.05, 0.1, 0.1), (0.033, 0.033, 0.067, 0.067))  # of boxes: x, y, sides
 CONVOLUTIONS = 4  # of a box head, and of a mask head
 BOX_SIZE, MASK_SIZE = 7, 14  # pooled
 GIOU_WEIGHT = 10.0  # of the loss of boxes
 ANCHOR = 8  # strides an anchor is wide
-LEAST = 0.3  # overlap from which an object's best anchor is learnt
+MIN_OVERLAP = 0.3  # from which an object's best anchor is learnt
 BETA = 1 / 9  # of the proposals' loss of boxes
 
 
@@ -88,7 +88,7 @@ class CascadeHeads(nn.Module):
             SeededSampler(sizes.regions, regions.POSITIVE_SHARE, RegionStream.CASCADE + number)
             for number in range(len(OVERLAPS))
         ]
-        self.coders = [regions.coder((1 / x, 1 / y, 1 / w, 1 / h)) for x, y, w, h in DEVIATIONS]
+        self.coders = [BoxCoder((1 / x, 1 / y, 1 / w, 1 / h)) for x, y, w, h in DEVIATIONS]
 
     def forward(
         self,
@@ -97,7 +97,7 @@ class CascadeHeads(nn.Module):
         proposals: Sequence[Tensor],
         sizes: Sequence[tuple[int, int]],
         targets: Sequence[Target] | None,
-    ) -> tuple[list[Found], dict[str, Tensor]]:
+    ) -> tuple[list[Detections], dict[str, Tensor]]:
         maps, strides = maps[: len(SCALES)], strides[: len(SCALES)]
         if targets is None:
             return self._found(maps, strides, proposals, sizes), {}
@@ -116,16 +116,16 @@ class CascadeHeads(nn.Module):
                 shapes = stage.masks(regions.pool(maps, strides, positive, MASK_SIZE)).float()
                 losses[f"mask{number}"] = weight * regions.mask_loss(shapes, sampled, targets)
             labels = torch.cat([one.labels for one in sampled])
-            labels = torch.where(labels > 0, labels, _likeliest(logits))
+            labels = torch.where(labels > 0, labels, _most_likely_class(logits))
             refined = self._refined(number, deltas, labels, [one.boxes for one in sampled], sizes)
-            boxes = [_without_given(mine, one) for mine, one in zip(refined, sampled, strict=True)]
+            boxes = [_drop_ground_truth(mine, one) for mine, one in zip(refined, sampled, strict=True)]
         return [], losses
 
     @torch.no_grad()
     def _refined(
         self, number: int, deltas: Tensor, labels: Tensor, boxes: Sequence[Tensor], sizes: Sequence[tuple[int, int]]
     ) -> list[Tensor]:
-        """What a stage makes of its boxes, each by the deltas of its label; the next one takes them as they are."""
+        """The boxes refined by a stage, with the deltas of their labels."""
         mine = deltas[torch.arange(len(labels), device=labels.device), labels - 1]
         decoded = self.coders[number].decode_single(mine, torch.cat(list(boxes)))
         parts = decoded.split([len(one) for one in boxes])
@@ -137,12 +137,12 @@ class CascadeHeads(nn.Module):
         strides: Sequence[float],
         proposals: Sequence[Tensor],
         sizes: Sequence[tuple[int, int]],
-    ) -> list[Found]:
+    ) -> list[Detections]:
         boxes = list(proposals)
         logits, deltas = self.stages[0](regions.pool(maps, strides, boxes, BOX_SIZE))
         total = logits
         for number, stage in enumerate(self.stages[1:]):
-            boxes = self._refined(number, deltas, _likeliest(logits), boxes, sizes)
+            boxes = self._refined(number, deltas, _most_likely_class(logits), boxes, sizes)
             logits, deltas = stage(regions.pool(maps, strides, boxes, BOX_SIZE))
             total = total + logits
         scores = (total / len(self.stages)).softmax(1)
@@ -151,7 +151,9 @@ class CascadeHeads(nn.Module):
         parts = zip(scores.split(counts), decoded.split(counts), sizes, strict=True)
         return self._with_masks(maps, strides, [regions.detections(*part) for part in parts])
 
-    def _with_masks(self, maps: Sequence[Tensor], strides: Sequence[float], found: list[Found]) -> list[Found]:
+    def _with_masks(
+        self, maps: Sequence[Tensor], strides: Sequence[float], found: list[Detections]
+    ) -> list[Detections]:
         heads = [stage.masks for stage in self.stages if isinstance(stage, Stage) and stage.masks is not None]
         if not heads:
             return found
@@ -160,14 +162,14 @@ class CascadeHeads(nn.Module):
         return regions.with_masks(found, shapes)
 
 
-def _likeliest(logits: Tensor) -> Tensor:
-    """The label of each region if it is none of the background."""
+def _most_likely_class(logits: Tensor) -> Tensor:
+    """The most likely class other than background."""
     return logits[:, 1:].argmax(1) + 1
 
 
-def _without_given(refined: Tensor, sampled: Regions) -> Tensor:
-    """The objects' own boxes join every stage anew, so they are not handed on."""
-    return refined[~sampled.given]
+def _drop_ground_truth(refined: Tensor, sampled: Regions) -> Tensor:
+    """Without the objects' own boxes, which every stage adds itself."""
+    return refined[~sampled.is_ground_truth]
 
 
 def cascade_parts(
@@ -175,7 +177,9 @@ def cascade_parts(
 ) -> tuple[nn.Module, Proposals, nn.Module]:
     """Body, proposals and heads on a plain vision transformer."""
     body = PyramidBody(vit, sizes.channels)
-    kept = {"training": (2 * sizes.proposals,) * 2, "testing": (sizes.proposals,) * 2}
+    counts = {"training": (2 * sizes.proposals,) * 2, "testing": (sizes.proposals,) * 2}
     anchors = [[ANCHOR * stride] for stride in body.strides]
-    rpn = Proposals(sizes.channels, anchors, body.strides, kept=kept, beta=BETA, inside=True, least=LEAST)
+    rpn = Proposals(
+        sizes.channels, anchors, body.strides, proposal_counts=counts, beta=BETA, inside=True, min_overlap=MIN_OVERLAP
+    )
     return body, rpn, CascadeHeads(classes, sizes, segment=segment)

@@ -11,13 +11,13 @@ from torchvision.models.detection.image_list import ImageList
 from hirl.evals.detection.c4 import C4Heads, c4_parts, is_resnet
 from hirl.evals.detection.cascade import cascade_parts
 from hirl.evals.detection.pyramid import PyramidBody, is_plain_vit
-from hirl.evals.detection.regions import Found, HeadSizes, SeededSampler, Target
+from hirl.evals.detection.regions import Detections, HeadSizes, SeededSampler, Target
 from hirl.evals.detection.torchvision_vit import as_timm, is_torchvision_vit
 from hirl.evals.training.regularisation import add_drop_paths
 from hirl.methods.parts.drop_path import DropPath, set_factors
 from hirl.seeds import mix_seed
 
-C4_MULTIPLE = 32  # of which a batch's sides are multiples
+C4_MULTIPLE = 32  # of the sides of a padded batch
 PATHS = 2  # stream of random numbers
 
 
@@ -33,19 +33,19 @@ class Detector(nn.Module):
 
     @property
     def kind(self) -> str:
-        """What it is called in publications."""
+        """Its name in publications."""
         segments = any(name.endswith("mask_fcn_logits.weight") for name, _ in self.heads.named_parameters())
         network = "Mask R-CNN" if segments else "Faster R-CNN" if isinstance(self.heads, C4Heads) else "R-CNN"
         return f"{network} C4" if isinstance(self.heads, C4Heads) else f"Cascade {network}"
 
     @property
     def multiple(self) -> int:
-        """What the sides of a padded batch are multiples of."""
+        """The sides of a padded batch are multiples of this."""
         return 2 * self.body.patch if isinstance(self.body, PyramidBody) else C4_MULTIPLE
 
     @property
     def samplers(self) -> Iterator[SeededSampler]:
-        """All that draw at random."""
+        """All samplers, which draw at random."""
         yield self.proposals.fg_bg_sampler  # type: ignore[misc]
         yield from self.heads.samplers  # type: ignore[misc]
 
@@ -60,7 +60,7 @@ class Detector(nn.Module):
         sizes: Sequence[tuple[int, int]],
         targets: Sequence[Target] | None = None,
         seeds: Sequence[int] = (),
-    ) -> tuple[list[Found], dict[str, Tensor]]:
+    ) -> tuple[list[Detections], dict[str, Tensor]]:
         """Detections, and losses by name where `targets` are given.
 
         images (B, C, H, W), normalised and padded with 0; sizes: height and width of each; seeds: one per image, of
@@ -77,7 +77,7 @@ class Detector(nn.Module):
         return found, {name.removeprefix("loss_"): loss for name, loss in losses.items()} | more
 
     def _draw_paths(self, seeds: Sequence[int], device: torch.device) -> None:
-        """What is dropped for an image is a function of its seed, whichever process and part of a batch it is in."""
+        """Draw from the seed of each image, whichever process and part of a batch it is in."""
         generators = [torch.Generator().manual_seed(mix_seed(seed, PATHS)) for seed in seeds]
         chances = [torch.rand(len(self.drop_paths), generator=generator) for generator in generators]
         set_factors(self.drop_paths, torch.stack(chances, dim=1), device)
@@ -113,18 +113,13 @@ def padded(images: Sequence[Tensor], multiple: int) -> Tensor:
     return batch
 
 
-def trained_parameters(detector: nn.Module) -> None:
-    """Freezes what no loss reaches, such as a transformer's last norm, so that processes need not wait for it."""
+def freeze_unused(detector: nn.Module) -> None:
+    """Freeze parameters that get no gradient, such as a transformer's last norm: processes would wait for it."""
     body = detector.body if isinstance(detector, Detector) else None
     detector.requires_grad_(True)
     if isinstance(body, PyramidBody):
         for part in (body.vit.norm, body.vit.fc_norm, body.vit.head):
             part.requires_grad_(False)
-
-
-def parameter_count(module: nn.Module) -> int:
-    """The number of parameters, buffers left out."""
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def float_images(images: Sequence[Tensor], mean: Sequence[float], std: Sequence[float]) -> list[Tensor]:

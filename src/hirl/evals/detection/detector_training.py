@@ -1,8 +1,8 @@
-"""Training a detector: its batches, its losses, and the statistics of batch norm in the end."""
+"""Training a detector: its batches, its losses, and the final statistics of batch norm."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -16,41 +16,24 @@ from hirl.evals.base import no_message
 from hirl.evals.detection.detector import Detector, float_images, padded
 from hirl.evals.detection.pyramid import PyramidBody
 from hirl.evals.detection.regions import Target
-from hirl.evals.detection.samples import Drawn, TrainingSamples, parts
+from hirl.evals.detection.samples import TrainingSample, TrainingSamples, parts
 from hirl.evals.detection.schedule import Schedule, make_optimiser
 from hirl.evals.training.resumable import ResumableTraining
 from hirl.terminal.progress import Progress, no_progress
 
-PRECISE_STEPS = (
-    200  # batches that the statistics of batch norm are taken from in the end, as MoCo's configuration has it
-)
+PRECISE_STEPS = 200  # batches for the final statistics of batch norm, as in MoCo's configuration
 
 
-@dataclass(frozen=True)
-class Positions(Sequence[int]):
-    """Places in the row of training images that one process reads from a step on: its share of every batch."""
-
-    start: int
-    stop: int  # steps
-    batch: int
-    rank: int
-    ranks: int
-
-    def __len__(self) -> int:
-        return (self.stop - self.start) * (self.batch // self.ranks)
-
-    def __getitem__(self, item: Any) -> Any:
-        raise TypeError("positions are read in order")
-
-    def __iter__(self) -> Iterator[int]:
-        mine = self.batch // self.ranks
-        for step in range(self.start, self.stop):
-            first = step * self.batch + self.rank * mine
-            yield from range(first, first + mine)
+def positions_of(steps: range, batch: int, rank: int, ranks: int) -> Iterator[int]:
+    """Positions in the sequence of training images that one process reads: its share of every step's batch."""
+    share = batch // ranks
+    for step in steps:
+        first = step * batch + rank * share
+        yield from range(first, first + share)
 
 
 @dataclass
-class Training(ResumableTraining[list[Drawn]]):
+class Training(ResumableTraining[list[TrainingSample]]):
     """Trains `detector` in place. `checkpoint` is where its state is kept; None: nowhere."""
 
     kind: ClassVar[str] = "detector"
@@ -91,21 +74,18 @@ class Training(ResumableTraining[list[Drawn]]):
     def share(self, step: int) -> float:
         return self.schedule.share(step)
 
-    def batches(self, start: int, stop: int) -> Iterator[list[list[Drawn]]]:
+    def batches(self, start: int, stop: int) -> Iterator[list[list[TrainingSample]]]:
         world = self.fabric.world_size
-        positions = Positions(start, stop, self.schedule.batch_size, self.fabric.global_rank, world)
+        positions = positions_of(range(start, stop), self.schedule.batch_size, self.fabric.global_rank, world)
         size = self.schedule.batch_size // (world * self.accumulate)
-        pieces: list[list[Drawn]] = []
+        pieces: list[list[TrainingSample]] = []
         for piece in parts(self.samples, positions, size, self.workers):
             pieces.append(piece)
             if len(pieces) == self.accumulate:
                 yield pieces
                 pieces = []
 
-    def losses(self, module: Any, piece: list[Drawn], step: int, part: int) -> dict[str, Tensor]:  # noqa: ARG002
-        return self._losses(module, piece)
-
-    def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:
+    def divergence_message(self, step: int, losses: Mapping[str, Tensor]) -> str:
         parted = ", ".join(f"{name} {float(loss.detach()):.3g}" for name, loss in losses.items())
         rate = self.schedule.lr * self.share(step)
         return (
@@ -113,10 +93,13 @@ class Training(ResumableTraining[list[Drawn]]):
             "choose a lower lr"
         )
 
-    def settle(self, module: Any) -> None:
-        self._settle_batch_norm(module)
-
-    def _losses(self, module: Any, piece: list[Drawn]) -> dict[str, Tensor]:
+    def losses(
+        self,
+        module: Any,
+        piece: list[TrainingSample],
+        step: int = 0,  # noqa: ARG002
+        part: int = 0,  # noqa: ARG002
+    ) -> dict[str, Tensor]:
         device = self.fabric.device
         shown = [drawn.sample.image.to(device) for drawn in piece]
         images = float_images(shown, self.normalisation.mean, self.normalisation.std)
@@ -126,8 +109,8 @@ class Training(ResumableTraining[list[Drawn]]):
         return cast(dict[str, Tensor], losses)
 
     @torch.no_grad()
-    def _settle_batch_norm(self, module: Any) -> None:
-        """Statistics of batch norm as the mean over many batches rather than the moving one (C4 only)."""
+    def finish(self, module: Any) -> None:
+        """Compute the statistics of batch norm as the mean over many batches rather than the moving one (C4 only)."""
         if isinstance(self.detector.body, PyramidBody):
             return
         norms = [layer for layer in self.detector.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
@@ -139,13 +122,13 @@ class Training(ResumableTraining[list[Drawn]]):
                 done += 1
                 for layer in norms:
                     layer.momentum = 1 / done
-                self._losses(module, piece)
+                self.losses(module, piece)
             self.progress("detection: batch norm", done // self.accumulate, steps)
         for layer, momentum in zip(norms, kept, strict=True):
             layer.momentum = momentum
 
 
-def _target(drawn: Drawn, device: torch.device) -> Target:
+def _target(drawn: TrainingSample, device: torch.device) -> Target:
     sample = drawn.sample
     target: Target = {"boxes": sample.boxes.to(device), "labels": sample.labels.to(device)}
     if sample.masks is not None:

@@ -131,7 +131,7 @@ class Detection(Evaluation):
     def _detector(self, subject: Subject, train: DetectionSet) -> tuple[Detector, Schedule]:
         import torch
 
-        from hirl.evals.detection.detector import make_detector, trained_parameters
+        from hirl.evals.detection.detector import freeze_unused, make_detector
         from hirl.evals.detection.regions import HeadSizes
         from hirl.evals.detection.schedule import published
 
@@ -140,8 +140,8 @@ class Detection(Evaluation):
             torch.manual_seed(mix_seed(subject.seed, Stream.DETECTOR))
             encoder = copy.deepcopy(subject.encoder)
             detector = make_detector(encoder, len(train.categories), segment=self.segment, sizes=sizes)
-        trained_parameters(detector)
-        schedule = published(detector, subject.facts, self.source).scaled(
+        freeze_unused(detector)
+        schedule = published(detector, subject.facts, self.source).for_images(
             len(train),
             epochs=self.epochs,
             batch_size=self.batch_size,
@@ -165,7 +165,7 @@ class Detection(Evaluation):
         about = [
             self.arguments,
             self.revision,
-            schedule.settled,
+            schedule.effective,
             subject.seed,
             train.fingerprint,
             vars(subject.normalisation),
@@ -198,7 +198,7 @@ class Detection(Evaluation):
             for name in HEADLINE
             if (value := precision.figures[name]) is not None
         }
-        return Result(headline, [*_totals(found), *_by_class(found, test)], schedule.settled)
+        return Result(headline, [*_totals(found), *_by_class(found, test)], schedule.effective)
 
 
 def _workers(subject: Subject) -> int:

@@ -14,7 +14,7 @@ from hirl.data.annotations.annotated_images import AnnotatedImage, DetectionSet
 from hirl.data.annotations.segmentations import encoded
 from hirl.data.views.normalisation import Normalisation
 from hirl.evals.detection.detector import Detector, float_images, padded
-from hirl.evals.detection.regions import Found, paste
+from hirl.evals.detection.regions import Detections, paste
 from hirl.evals.detection.samples import TestImages
 from hirl.evals.detection.schedule import Schedule
 from hirl.signals import shielded
@@ -51,7 +51,7 @@ def predict(
     return sorted(joined, key=lambda one: one["image_id"])  # stable: the score still falls within an image
 
 
-def results(found: Found, size: tuple[int, int], image: AnnotatedImage, images: DetectionSet) -> list[Prediction]:
+def results(found: Detections, size: tuple[int, int], image: AnnotatedImage, images: DetectionSet) -> list[Prediction]:
     """Detections at `size` (height, width) in the coordinates of the image itself."""
     factors = torch.tensor([image.width / size[1], image.height / size[0]] * 2)
     boxes = found.boxes.float().cpu() * factors

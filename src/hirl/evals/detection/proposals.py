@@ -18,7 +18,7 @@ from hirl.evals.detection.regions import SeededSampler
 from hirl.seeds import RegionStream
 
 RATIOS = (0.5, 1.0, 2.0)  # height over width
-POSITIVE, NEGATIVE = 0.7, 0.3  # IoU with an object from which, and below which, an anchor is one or background
+POSITIVE, NEGATIVE = 0.7, 0.3  # IoU from which an anchor is an object, and below which it is background
 ANCHORS, POSITIVE_SHARE = 256, 0.5  # per image that are learnt from, and how many of them may be positive
 OVERLAP = 0.7  # of proposals that NMS allows
 
@@ -56,15 +56,15 @@ class Anchors(AnchorGenerator):  # type: ignore[misc]
 
 
 class AnchorMatcher(Matcher):  # type: ignore[misc]
-    """An object's best anchor is its own even below the threshold for others, if they overlap by `least`."""
+    """An object's best anchor is positive even below the threshold for others, if they overlap by `min_overlap`."""
 
-    def __init__(self, least: float) -> None:
+    def __init__(self, min_overlap: float) -> None:
         super().__init__(POSITIVE, NEGATIVE, allow_low_quality_matches=True)
-        self.least = least
+        self.min_overlap = min_overlap
 
     def set_low_quality_matches_(self, matches: Tensor, all_matches: Tensor, overlaps: Tensor) -> None:
         """overlaps: (objects, anchors)"""
-        super().set_low_quality_matches_(matches, all_matches, overlaps[overlaps.amax(1) >= self.least])
+        super().set_low_quality_matches_(matches, all_matches, overlaps[overlaps.amax(1) >= self.min_overlap])
 
 
 class FullPrecisionHead(RPNHead):  # type: ignore[misc]
@@ -76,14 +76,14 @@ class FullPrecisionHead(RPNHead):  # type: ignore[misc]
 
 
 class Proposals(RegionProposalNetwork):  # type: ignore[misc]
-    """What may be an object, from the anchors of all maps; NMS is within a map.
+    """Region proposals from the anchors of all maps; NMS is within a map.
 
     sizes: per feature map those of its anchors
     strides: pixels between neighbours of each map
-    kept: how many proposals are taken before NMS (per map) and after it, in training and in testing
+    proposal_counts: how many proposals are taken before NMS (per map) and after it, in training and in testing
     beta: where the loss of boxes turns from squares to absolute values; 0 for absolute values alone
-    inside: learn from anchors alone that do not cross the border of their image
-    least: overlap from which an object's best anchor is learnt, whatever the others overlap
+    inside: learn only from anchors that do not cross the border of their image
+    min_overlap: overlap from which an object's best anchor is learnt, whatever the others overlap
     """
 
     def __init__(
@@ -92,16 +92,16 @@ class Proposals(RegionProposalNetwork):  # type: ignore[misc]
         sizes: Sequence[Sequence[float]],
         strides: Sequence[float],
         *,
-        kept: dict[str, tuple[int, int]],
+        proposal_counts: dict[str, tuple[int, int]],
         beta: float,
         inside: bool,
-        least: float,
+        min_overlap: float,
     ) -> None:
         generator = Anchors(sizes, strides)
         head = FullPrecisionHead(channels, generator.num_anchors_per_location()[0])
-        before, after = ({part: counts[place] for part, counts in kept.items()} for place in (0, 1))
+        before, after = ({part: counts[place] for part, counts in proposal_counts.items()} for place in (0, 1))
         super().__init__(generator, head, POSITIVE, NEGATIVE, ANCHORS, POSITIVE_SHARE, before, after, OVERLAP)
-        self.proposal_matcher = AnchorMatcher(least)
+        self.proposal_matcher = AnchorMatcher(min_overlap)
         self.fg_bg_sampler = SeededSampler(ANCHORS, POSITIVE_SHARE, RegionStream.PROPOSALS)
         self.beta = beta
         self.inside = inside

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from torchvision.ops import (
 
 from hirl.seeds import mix_seed
 
-SCORE, OVERLAP, DETECTIONS = 0.05, 0.5, 100  # what a detection needs, what NMS allows, how many an image may have
+SCORE, OVERLAP, DETECTIONS = 0.05, 0.5, 100  # least score, most overlap (NMS), most detections per image
 POSITIVE_SHARE = 0.25  # of the regions that a head learns from, at most
 CERTAIN = 0.5  # from which a pixel belongs to the mask
 
@@ -55,8 +55,8 @@ class Target(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Found:
-    """The detections of one image, the surest first."""
+class Detections:
+    """The detections of one image, by falling score."""
 
     boxes: Tensor  # (n, 4)
     scores: Tensor  # (n,)
@@ -71,7 +71,7 @@ class Regions:
     boxes: Tensor  # (n, 4)
     labels: Tensor  # (n,)
     matched: Tensor  # (n,) the object each is compared with; of no meaning for the background
-    given: Tensor  # (n,) bool: it is an object's own box
+    is_ground_truth: Tensor  # (n,) bool: it is an object's own box
 
     @property
     def positive(self) -> Tensor:
@@ -109,7 +109,7 @@ def sample_regions(
     positive, negative = sampler([one.labels for one in candidates])
     taken = [(one | other).nonzero().flatten() for one, other in zip(positive, negative, strict=True)]
     return [
-        Regions(one.boxes[rows], one.labels[rows], one.matched[rows], one.given[rows])
+        Regions(one.boxes[rows], one.labels[rows], one.matched[rows], one.is_ground_truth[rows])
         for one, rows in zip(candidates, taken, strict=True)
     ]
 
@@ -213,8 +213,8 @@ def mask_loss(logits: Tensor, regions: Sequence[Regions], targets: Sequence[Targ
     return F.binary_cross_entropy_with_logits(mine, torch.cat(wanted).to(mine))
 
 
-def detections(scores: Tensor, boxes: Tensor, size: tuple[int, int]) -> Found:
-    """The boxes of one image that are sure enough, without those that repeat a surer one.
+def detections(scores: Tensor, boxes: Tensor, size: tuple[int, int]) -> Detections:
+    """The boxes of one image with a sufficient score, without those that NMS drops.
 
     scores (R, 1 + classes), background first; boxes (R, classes, 4); size: height and width.
     """
@@ -225,10 +225,10 @@ def detections(scores: Tensor, boxes: Tensor, size: tuple[int, int]) -> Found:
     kept = (flat > SCORE).nonzero().flatten()
     kept = kept[remove_small_boxes(boxes[kept], 1e-2)]
     kept = kept[batched_nms(boxes[kept], flat[kept], labels[kept], OVERLAP)[:DETECTIONS]]
-    return Found(boxes[kept], flat[kept], labels[kept])
+    return Detections(boxes[kept], flat[kept], labels[kept])
 
 
-def with_masks(found: Sequence[Found], masks: Tensor) -> list[Found]:
+def with_masks(found: Sequence[Detections], masks: Tensor) -> list[Detections]:
     """Give each detection of all images the mask of its label; `masks` (D, classes, M, M) of probabilities."""
     parts = masks.split([len(one.boxes) for one in found])
     return [
@@ -254,8 +254,3 @@ def paste(mask: Tensor, box: Tensor, height: int, width: int) -> Tensor:
     values = F.grid_sample(mask[None, None].float(), grid[None], padding_mode="zeros", align_corners=False)[0, 0]
     placed[top:bottom, left:right] = values >= CERTAIN
     return placed
-
-
-def coder(weights: tuple[float, float, float, float]) -> Any:
-    """torchvision's box coder."""
-    return BoxCoder(weights)

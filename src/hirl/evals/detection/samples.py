@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from hirl.signals import shielded
 
 
 @dataclass(frozen=True)
-class Drawn:
+class TrainingSample:
     """A training image as the detector gets it."""
 
     sample: Sample
@@ -41,8 +41,8 @@ def read_sample(images: DetectionSet, index: int, *, segment: bool) -> Sample:
     return Sample(images.read(index), boxes, labels, masks)
 
 
-class TrainingSamples(Dataset[Drawn]):
-    """An endless row of training images: every epoch all of them once, in an order of its own.
+class TrainingSamples(Dataset[TrainingSample]):
+    """An endless sequence of training images: each epoch has all of them, in an order of its own.
 
     Position p is the (p mod N)-th image of epoch p // N; what is drawn depends on (seed, epoch, image).
     """
@@ -54,7 +54,7 @@ class TrainingSamples(Dataset[Drawn]):
         self.segment = segment
         self._order: tuple[int, Tensor] | None = None
 
-    def __getitem__(self, position: int) -> Drawn:
+    def __getitem__(self, position: int) -> TrainingSample:
         epoch, place = divmod(position, len(self.images))
         if self._order is None or self._order[0] != epoch:
             generator = torch.Generator().manual_seed(mix_seed(self.seed, Stream.DETECTION_ORDER, epoch))
@@ -62,7 +62,9 @@ class TrainingSamples(Dataset[Drawn]):
         index = int(self._order[1][place])
         sample = read_sample(self.images, index, segment=self.segment)
         generator = torch.Generator().manual_seed(mix_seed(self.seed, Stream.DETECTION_VIEW, epoch, index))
-        return Drawn(self.augmentation(sample, generator), mix_seed(self.seed, Stream.DETECTION_IMAGE, epoch, index))
+        return TrainingSample(
+            self.augmentation(sample, generator), mix_seed(self.seed, Stream.DETECTION_IMAGE, epoch, index)
+        )
 
 
 class TestImages(Dataset[tuple[int, Tensor]]):
@@ -82,7 +84,9 @@ class TestImages(Dataset[tuple[int, Tensor]]):
         return place, resize_sample(nothing, *fitted(nothing.size, self.short, self.long)).image
 
 
-def parts(samples: TrainingSamples, positions: Sequence[int], size: int, workers: int) -> Iterator[list[Drawn]]:
+def parts(
+    samples: TrainingSamples, positions: Iterable[int], size: int, workers: int
+) -> Iterator[list[TrainingSample]]:
     """The samples at these positions, `size` at a time, read ahead by `workers` processes."""
     loader: DataLoader[Any] = DataLoader(
         samples, batch_size=size, sampler=positions, num_workers=workers, collate_fn=list

@@ -37,7 +37,7 @@ class Schedule:
     long_side: int = 1333
     crops: bool = False  # half of the images are cut as well
 
-    def scaled(
+    def for_images(
         self,
         images: int,
         *,
@@ -48,7 +48,7 @@ class Schedule:
         short_sides: tuple[int, ...] | None = None,
         long_side: int | None = None,
     ) -> Schedule:
-        """The same number of passes over so many images, with what the user would have otherwise.
+        """The same number of passes over so many images, with the arguments in place of its own values.
 
         Milestones keep their share of the epochs. Rates, the user's too, are those of the published batch and follow
         the batch in proportion; AdamW's, whose steps do not grow with the gradient, by its root.
@@ -77,14 +77,14 @@ class Schedule:
         )
 
     def share(self, step: int) -> float:
-        """What part of the rate holds at a step."""
+        """The share of the peak rate at a step."""
         warm = min(1.0, WARMUP_START + (1 - WARMUP_START) * step / self.warmup) if self.warmup else 1.0
         passed = step * self.epochs / self.steps
         return float(warm * 0.1 ** sum(passed >= milestone for milestone in self.milestones))
 
     @property
-    def settled(self) -> dict[str, Any]:
-        """All settings that have a say, as plain data."""
+    def effective(self) -> dict[str, Any]:
+        """All settings with an effect, as plain data."""
         neutral = {"layer_decay": 1.0, "drop_path": 0.0}
         return {name: value for name, value in asdict(self).items() if value != neutral.get(name)}
 

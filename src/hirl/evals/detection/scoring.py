@@ -37,7 +37,7 @@ def average_precision(images: DetectionSet, predictions: Sequence[Prediction], k
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    figures = {name: _known(float(evaluation.stats[place])) for name, place in FIGURES.items()}
+    figures = {name: _none_if_negative(float(evaluation.stats[place])) for name, place in FIGURES.items()}
     # precision: (overlaps, recalls, categories, sizes, numbers of detections)
     precision = evaluation.eval["precision"][:, :, :, 0, -1]
     names = {category.id: category.name for category in images.categories}
@@ -50,7 +50,7 @@ def average_precision(images: DetectionSet, predictions: Sequence[Prediction], k
     return Precision(figures, classes)
 
 
-def _known(value: float) -> float | None:
+def _none_if_negative(value: float) -> float | None:
     return None if value < 0 else value  # pycocotools says -1 where there is nothing to find
 
 

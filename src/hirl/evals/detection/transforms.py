@@ -1,4 +1,4 @@
-"""What is done to an image and its boxes and masks alike: flips, sizes and crops, and the published ways to draw them.
+"""Transforms of an image with its boxes and masks: flips, sizes and crops, and the published ways to draw them.
 
 Boxes are x1, y1, x2, y2 in continuous coordinates: the pixel (i, j) covers [j, j + 1] × [i, i + 1].
 """
@@ -60,7 +60,7 @@ def _nearest(old: int, new: int) -> Tensor:
 
 
 def crop(sample: Sample, top: int, left: int, height: int, width: int) -> Sample:
-    """A part of the image; objects with no more than a sliver of their box in it go."""
+    """A part of the image; objects with almost nothing left are dropped."""
     rows, columns = slice(top, top + height), slice(left, left + width)
     boxes = sample.boxes - torch.tensor([left, top, left, top])
     boxes[:, [0, 2]] = boxes[:, [0, 2]].clamp(0, width)

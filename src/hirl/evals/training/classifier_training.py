@@ -172,12 +172,12 @@ class ClassifierTraining(ResumableTraining[Batch]):
             for head, rows in enumerate(logits)
         }
 
-    def is_sound(self, losses: Mapping[str, Tensor]) -> Tensor:
-        """Of classifiers at several rates, some of which are too high for any encoder, one is enough."""
+    def is_finite(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """With several rates one finite loss is enough: some are too high for any encoder."""
         finite = torch.stack(list(losses.values())).isfinite()
         return finite.any() if self.settings.rates else finite.all()
 
-    def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:  # noqa: ARG002
+    def divergence_message(self, step: int, losses: Mapping[str, Tensor]) -> str:  # noqa: ARG002
         rates = self.settings.rates or (self.settings.classifier_lr,)
         return (
             f"{self.task} diverged in epoch {step // self.steps_per_epoch + 1} of {self.settings.epochs} at a peak "

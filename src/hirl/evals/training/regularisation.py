@@ -1,4 +1,4 @@
-"""What keeps a transformer from overfitting when it is trained with labels: timm's operations, seeded by image or step.
+"""Regularisation of supervised training: timm's operations, seeded by image or step.
 
 The published values are those that iBOT (arXiv:2111.07832) fine-tunes ViT-B with: those of DeiT (arXiv:2012.12877) and
 BEiT (arXiv:2106.08254), except for a drop path of 0.2, as in the files that the paper's authors released. What is
@@ -56,7 +56,7 @@ class Regularisation:
                 raise ValueError(f"{name} is {getattr(self, name)}, but must be a number of at least 0")
 
     def changed(self, **given: Any) -> Regularisation:
-        """With the values that are given, None being for those that are not; `none` is no RandAugment."""
+        """With the given values; None keeps a value, `none` is no RandAugment."""
         chosen = {name: value for name, value in given.items() if value is not None}
         if chosen.get("rand_augment") == NONE:
             chosen["rand_augment"] = None

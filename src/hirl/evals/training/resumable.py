@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 SAVE_EVERY = 300.0  # seconds between checkpoints
-CHECK_EVERY = 20  # steps between looks at the loss on a GPU, which each make it wait
+CHECK_EVERY = 20  # steps between loss checks on a GPU
 Piece = TypeVar("Piece")  # what a process gets of a batch, or of a part of it
 
 
@@ -43,7 +43,7 @@ class ResumableTraining(ABC, Generic[Piece]):
     save_every: float | None  # seconds; None: SAVE_EVERY
     progress: Progress
     message: Callable[[str], None]
-    _unchecked: list[tuple[int, Mapping[str, Tensor]]]  # steps and losses since the last look
+    _unchecked: list[tuple[int, Mapping[str, Tensor]]]  # steps and losses since the last check
 
     @property
     @abstractmethod
@@ -52,7 +52,7 @@ class ResumableTraining(ABC, Generic[Piece]):
 
     @property
     def trained(self) -> nn.Module:
-        """The part of the network that steps change."""
+        """The part of the network that is trained."""
         return self.network
 
     @property
@@ -77,14 +77,14 @@ class ResumableTraining(ABC, Generic[Piece]):
         """The losses by name, whose sum is minimised; `module` is the network as the processes share it."""
 
     @abstractmethod
-    def diverged(self, step: int, losses: Mapping[str, Tensor]) -> str:
-        """What to report if the loss is not finite."""
+    def divergence_message(self, step: int, losses: Mapping[str, Tensor]) -> str:
+        """The message if the loss is not finite."""
 
-    def is_sound(self, losses: Mapping[str, Tensor]) -> Tensor:
-        """Whether training may go on: a bool on the losses' device."""
+    def is_finite(self, losses: Mapping[str, Tensor]) -> Tensor:
+        """Whether all losses are finite: a bool on the losses' device."""
         return torch.stack(list(losses.values())).isfinite().all()
 
-    def settle(self, module: Any) -> None:
+    def finish(self, module: Any) -> None:
         """Called after the last step."""
 
     def fit(self) -> None:
@@ -102,10 +102,10 @@ class ResumableTraining(ABC, Generic[Piece]):
             module.train()
             for step, pieces in enumerate(self.batches(start, steps), start=start):
                 loss = self._step(module, optimiser, step, pieces)
-                if self._looks_at(step + 1):
+                if self._checks_at(step + 1):
                     self._check_losses()
                     stop = bool(world.max(torch.tensor(float(should_stop()))))
-                    # Only what was looked at is saved.
+                    # Only what was checked is saved.
                     if step + 1 < steps and (stop or time.monotonic() - saved >= every):
                         self._save(step + 1, optimiser)
                         if stop:
@@ -122,7 +122,7 @@ class ResumableTraining(ABC, Generic[Piece]):
                         )
                 self.progress(self.bar, step + 1, steps)
             if start < steps:
-                self.settle(module)
+                self.finish(module)
                 self._save(steps, None)
         if world.size > 1:  # the statistics of batch norm may differ in their last digits
             for buffer in self.network.buffers():
@@ -145,22 +145,22 @@ class ResumableTraining(ABC, Generic[Piece]):
         """Whether reading a loss makes the device wait, so that it is not done at every step."""
         return self.fabric.device.type != "cpu"
 
-    def _looks_at(self, done: int) -> bool:
-        """Whether the losses are looked at after this number of steps: the same on every process."""
+    def _checks_at(self, done: int) -> bool:
+        """Whether losses are checked after this number of steps: the same on every process."""
         return not self._waits or done % CHECK_EVERY == 0 or done == self.steps
 
     def _check_losses(self) -> None:
-        """Raise a ValueError about the first step since the last look at which a loss was not sound on some process.
+        """Raise a ValueError about the first step since the last check with a loss that is not finite on some process.
 
         Gradients are shared, so that of one process spoils the weights of all; hence all of them stop.
         """
         if not self._unchecked:
             return
-        flags = torch.stack([~self.is_sound(losses) for _, losses in self._unchecked])
-        unsound = ranks.world().max(flags.int())
-        for failed, (step, losses) in zip(unsound.tolist(), self._unchecked, strict=True):
+        flags = torch.stack([~self.is_finite(losses) for _, losses in self._unchecked])
+        non_finite = ranks.world().max(flags.int())
+        for failed, (step, losses) in zip(non_finite.tolist(), self._unchecked, strict=True):
             if failed:
-                raise ValueError(self.diverged(step, losses))
+                raise ValueError(self.divergence_message(step, losses))
         self._unchecked = []
 
     def _step(self, module: Any, optimiser: Any, step: int, pieces: Sequence[Piece]) -> Tensor:
@@ -176,8 +176,8 @@ class ResumableTraining(ABC, Generic[Piece]):
                 losses = self.losses(module, piece, step, part)
                 if self._waits:
                     self._unchecked.append((step, {name: loss.detach() for name, loss in losses.items()}))
-                elif not self.is_sound(losses):  # before the update, so that no weight is touched
-                    raise ValueError(self.diverged(step, losses))
+                elif not self.is_finite(losses):  # before the update, so that no weight is touched
+                    raise ValueError(self.divergence_message(step, losses))
                 total = torch.stack(list(losses.values())).sum()
                 self.fabric.backward(total / len(pieces))
                 sums.append(total.detach())
@@ -186,7 +186,7 @@ class ResumableTraining(ABC, Generic[Piece]):
         return torch.stack(sums).mean()
 
     def _save(self, step: int, optimiser: Any) -> None:
-        """Save the state; in the end without the optimiser's: what is left is the trained network."""
+        """Save the state; after the last step without the optimiser's."""
         if self.checkpoint is None or not self.fabric.is_global_zero:
             return
         state: dict[str, Any] = {"identity": self.identity, "step": step, self.kind: self.trained.state_dict()}
@@ -196,7 +196,7 @@ class ResumableTraining(ABC, Generic[Piece]):
         save_checkpoint(self.checkpoint, state)
 
     def _load(self, optimiser: Any) -> int:
-        """Restore the state and return the step to go on from; 0 without a checkpoint."""
+        """Restore the state and return the step to continue from; 0 without a checkpoint."""
         if self.checkpoint is None:
             return 0
         if self.fabric.is_global_zero:

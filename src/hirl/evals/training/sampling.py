@@ -55,7 +55,7 @@ def _place_in_class(labels: Tensor, seed: int) -> Tensor:
     return place
 
 
-def listed(images: ImageSet, wanted: Sequence[str]) -> Tensor:
+def find_listed(images: ImageSet, wanted: Sequence[str]) -> Tensor:
     """Indices, ascending, of the images with these file names; a name may include the end of the path."""
     names = [PurePath(name.strip()).parts for name in wanted if name.strip()]
     if not names:

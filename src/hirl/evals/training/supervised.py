@@ -14,7 +14,7 @@ from hirl.encoders.encoder_file import network_hash
 from hirl.evals.base import Subject
 from hirl.evals.training.classifier_training import Classifier, ClassifierTraining
 from hirl.evals.training.training_settings import TrainingSettings
-from hirl.features.extractor import Preprocessing
+from hirl.features.preprocessing import Preprocessing
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 from hirl.processes import Precision, launch
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from hirl.config.classes import known_classes
 from hirl.evals.training.regularisation import PLAIN, PUBLISHED, Regularisation
-from hirl.methods.base import Method
+from hirl.methods.base import Method, cosine
 from hirl.methods.facts import LinearTraining
 
 # Fewest steps per epoch: where images are few, the batch shrinks. The paper's CNN settings have 50 steps at 1 % of
@@ -55,7 +55,7 @@ class TrainingSettings:
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay is {self.layer_decay}, but must be above 0 and at most 1")
 
-    def scaled(
+    def for_images(
         self,
         images: int,
         *,
@@ -100,11 +100,11 @@ class TrainingSettings:
         if self.milestones:
             return self.factor ** sum(epoch >= milestone for milestone in self.milestones)
         passed = (epoch - self.warmup_epochs) / max(self.epochs - self.warmup_epochs, 1e-9)
-        return self.final_share + (1 - self.final_share) * (1 + math.cos(math.pi * min(passed, 1.0))) / 2
+        return cosine(1.0, self.final_share, passed)
 
     @property
     def effective(self) -> dict[str, Any]:
-        """The settings that have an effect, as plain data."""
+        """All settings with an effect, as plain data."""
         neutral = {"layer_decay": 1.0, "warmup_epochs": 0.0, "milestones": (), "factor": 1.0, "mean_patch": False}
         neutral |= {"final_share": 0.0, "rates": (), "initial_std": 0.01}
         shown = {name: value for name, value in asdict(self).items() if value != neutral.get(name, object())}
