@@ -318,6 +318,11 @@ def test_batches_are_different_views_of_each_image_from_any_batch_on() -> None:
     assert torch.equal(last.views[1], batches[1].views[1])
 
 
+def test_a_batch_must_be_one_that_processes_can_share() -> None:
+    with pytest.raises(ValueError, match="batch_size is 4, but must be .* a multiple of world_size, 3"):
+        loader(cached(), rank=0, world_size=3)
+
+
 def test_images_that_cannot_be_read_are_replaced_in_training_and_marked_in_evaluation() -> None:
     damaged = cached(unreadable=(4, 9))
     drawn = torch.cat([batch.index for epoch in range(5) for batch in _epoch(loader(damaged), epoch)])

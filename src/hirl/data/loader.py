@@ -125,6 +125,13 @@ def default_workers(images: ImageSet) -> int:
     return min(cores, 8)
 
 
+def check_batch(batch_size: int, world_size: int) -> None:
+    """Raise a ValueError unless the ranks can share a batch equally."""
+    if batch_size < 1 or batch_size % world_size:
+        multiple = f" and a multiple of world_size, {world_size}" if world_size > 1 else ""
+        raise ValueError(f"batch_size is {batch_size}, but must be at least 1{multiple}.")
+
+
 def _check(images: ImageSet, rank: int, world_size: int) -> None:
     if len(images) == 0:
         raise ValueError(f"{images.name} has no images, but a loader needs at least one.")
@@ -186,10 +193,7 @@ class Loader(_Batches):
         _check(images, rank, world_size)
         if not views:
             raise ValueError("views is empty, but a loader needs at least one view.")
-        if batch_size < 1 or batch_size % world_size:
-            raise ValueError(
-                f"batch_size is {batch_size}, but must be at least 1 and a multiple of world_size, {world_size}."
-            )
+        check_batch(batch_size, world_size)
         if drop_last and batch_size > len(images):
             raise ValueError(
                 f"batch_size is {batch_size}, but {images.name} has only {len(images)} images: "

@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
 from hirl import ranks
 from hirl.features.forward_pass import collected_outputs
 from hirl.hierarchy.clusters import TooFewDirections
+from hirl.hierarchy.rows import SHORTEST, accumulator
 from hirl.runs import metrics
 from hirl.runs.representations import clustered_by
 from hirl.seeds import Stream, mix_seed
@@ -68,6 +70,8 @@ class EpochTrees:
                 warnings.warn(f"{name} {kept}: {error}", stacklevel=2)
             if not (final and tree_kept):
                 return
+            directed = _have_direction(features)  # the other images are not in the tree
+            features, rows["index"] = features[directed], index[directed.to(index.device)]
         if final:  # whatever the builder: a later look at the same images gives the same leaves
             tree = self.paths.reassign(features, **rows)
         seconds = {
@@ -105,3 +109,9 @@ class EpochTrees:
         """A tree is built after a step that has been saved: one process can stop there at once."""
         if self.ranks.size == 1 and self.should_stop():
             raise Stopped
+
+
+def _have_direction(features: Tensor) -> Tensor:
+    """(n,): whether a row can be compared by cosine, which NaN, infinite rows and rows of length 0 cannot."""
+    length = torch.linalg.vector_norm(features.float(), dim=1, dtype=accumulator(features.device)).float()
+    return length.isfinite() & (length >= SHORTEST)

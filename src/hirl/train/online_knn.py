@@ -12,7 +12,7 @@ from torch import Tensor
 from hirl.data.loader import EvaluationLoader
 from hirl.data.sources import in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.sources.splits import usual_name
+from hirl.data.sources.splits import NoSplit, usual_name
 from hirl.data.views.render import is_batched
 from hirl.features.forward_pass import collected_outputs
 from hirl.features.view_cache import PlainFeatures, cached_views
@@ -111,7 +111,7 @@ def open_val(data: Any, split: str | None, images: ImageSet) -> ImageSet | None:
         return None
     try:
         val = in_memory(open_images(data, split="val", channels=images.channels))
-    except (ValueError, OSError):  # there are no splits, or no val split
+    except (NoSplit, FileNotFoundError):  # the val split of a downloaded set may not be there
         return None
     same = val.label_names == images.label_names and val.path(0) != images.path(0)
     return val if val.labels is not None and same else None
