@@ -262,7 +262,7 @@ def test_one_group_is_plain_batch_norm(plan: Plan, run: ModuleType) -> None:
 
 @pytest.mark.parametrize(("splits", "fitting"), [(3, 2), (0, 1), (16, 8), (6, 4)])
 def test_groups_that_the_batch_does_not_make(splits: int, fitting: int, plan: Plan, run: ModuleType) -> None:
-    with pytest.raises(ValueError, match=rf"bn_splits is {splits}, .* batch of 16 images .*: {fitting} fits"):
+    with pytest.raises(ValueError, match=rf"bn_splits is {splits}, .* 16 images of the batch .*: {fitting} fits"):
         run.built("MoCoV2", SMALL | {"bn_splits": splits}, plan)
 
 
@@ -325,7 +325,7 @@ def test_groups_that_ranks_cannot_form_are_refused(both: tuple[dict[str, Any], l
 def test_groups_must_fit_what_a_forward_pass_gets(plan: Plan, run: ModuleType) -> None:
     """Of a batch of 16 in 4 parts, 4 images at a time."""
     parted = dataclasses.replace(plan, accumulate=4)
-    with pytest.raises(ValueError, match="bn_splits is 4, .* 4 images of a part of the batch .*: 2 fits"):
+    with pytest.raises(ValueError, match=r"bn_splits is 4, .* 4 images of a part of the batch .*: 2 fits"):
         run.built("MoCoV2", SMALL | {"bn_splits": 4}, parted)
     run.built("MoCoV2", SMALL | {"bn_splits": 2}, parted)
 

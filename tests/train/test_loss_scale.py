@@ -195,7 +195,7 @@ class Waits(TorchDispatchMode):
 def test_a_gpu_does_not_wait_for_the_check_of_the_loss(
     at_once: tuple[str, ...], expected: int, loop_of: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "AT_ONCE", at_once)
+    monkeypatch.setattr(loop_module, "SYNCHRONOUS_DEVICES", at_once)
     loop = loop_of(small("SimSiam"), scale=None)
     (first, second, third) = loop.loader
     loop._step([first])  # step 0 is checked on any device

@@ -81,7 +81,7 @@ def test_a_broken_val_split_is_not_taken_for_none(parts: Path, tmp_path: Path) -
     content = dict(np.load(parts))
     broken = tmp_path / "broken.npz"
     np.savez(broken, **content | {"val_images": content["val_images"].astype(np.float64)})
-    with pytest.raises(ValueError, match="broken.npz/val are of type float64"):
+    with pytest.raises(ValueError, match=r"broken\.npz/val are of type float64"):
         open_val(broken, None, open_images(broken))
 
 

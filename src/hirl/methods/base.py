@@ -26,6 +26,7 @@ class Plan:
     batch_size: int  # images per step, over all ranks
     image_size: int
     channels: int = 3
+    accumulate: int = 1  # parts that a batch is split into
 
     @property
     def steps(self) -> int:
@@ -99,7 +100,7 @@ class Method(nn.Module, ABC):
         """The module whose first output in `forward` has the features of the first view, with their graph, in front."""
         return self.encoder
 
-    def fix(self, layers: Iterable[nn.Module]) -> None:
+    def keep_in_eval(self, layers: Iterable[nn.Module]) -> None:
         """Keep these layers in eval mode from now on."""
         self._fixed = (*self._fixed, *layers)
         self.train(self.training)
@@ -120,7 +121,7 @@ class Method(nn.Module, ABC):
         return backbones.timm_arguments(self.backbone, in_chans=self.plan.channels, **given)
 
     @property
-    def is_adapted(self) -> bool:
+    def has_adapter(self) -> bool:
         """Whether the backbone stays frozen, and an adapter on its features is trained."""
         return "adapter" in (self.backbone_args or {})
 
@@ -199,7 +200,7 @@ class Method(nn.Module, ABC):
         """The constructor's arguments and their values as plain data, which YAML preserves."""
         return {name: _plain(getattr(self, name)) for name in inspect.signature(type(self)).parameters}
 
-    def fresh(self) -> Method:
+    def unbuilt_copy(self) -> Method:
         """The method before `build`, with the same arguments: its networks are made once."""
         return type(self)(**self.arguments)
 

@@ -29,7 +29,7 @@ from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.parts.augmentations import blur_unless_small
 from hirl.methods.parts.mlp import MLP
 from hirl.methods.parts.set_size import LARGE_SET, queue_length
-from hirl.methods.parts.split_batch_norm import average_statistics, split_batch_norm
+from hirl.methods.parts.split_batch_norm import average_statistics, fitting_groups, split_batch_norm
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -80,7 +80,7 @@ class MoCoV2(Method):
             queue_length=queue_length(images, batch_size, most=65536),
             momentum=0.99 if few else 0.999,
             temperature=0.1 if few else 0.2,
-            bn_splits=min(8, batch_size // 2),
+            bn_splits=fitting_groups(batch_size, 1, most=8) or 1,
         )
 
     # Networks
@@ -89,7 +89,7 @@ class MoCoV2(Method):
         self._check(plan)
         self.plan = plan
         network = make_backbone(self.backbone, **open_residual_branches(self.backbone) | self.encoder_args)
-        if self.bn_splits > ranks.world().size:
+        if self.bn_splits > ranks.world().size and not self.has_adapter:
             split_batch_norm(network, self.bn_splits // ranks.world().size)
         width = width_of(network)
         head = MLP(width, self.hidden or width, self.dim, hidden_norm=False)
@@ -107,19 +107,19 @@ class MoCoV2(Method):
                 f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} images "
                 f"over all ranks: {fitting} fits."
             )
-        self._check_splits(plan.batch_size, ranks.world().size)
+        if not self.has_adapter:  # the batch norm of a frozen network uses stored statistics
+            self._check_splits(plan, ranks.world().size)
 
-    def _check_splits(self, batch: int, world: int) -> None:
-        def fits(splits: int) -> bool:
-            return splits >= 1 and splits % world == 0 and batch % splits == 0 and batch // splits >= 2
-
-        if not fits(self.bn_splits):
-            fitting = [splits for splits in range(1, batch) if fits(splits)]
-            nearest = min(fitting, key=lambda splits: abs(splits - self.bn_splits), default=None)
-            raise ValueError(
-                f"bn_splits is {self.bn_splits}, but must be a multiple of the {world} ranks and cut the batch of "
-                f"{batch} images into equal groups of 2 or more: {'no value' if nearest is None else nearest} fits."
-            )
+    def _check_splits(self, plan: Plan, world: int) -> None:
+        images, splits = plan.batch_size // plan.accumulate, self.bn_splits
+        if splits >= 1 and splits % world == 0 and images % splits == 0 and images // splits >= 2:
+            return
+        fitting = fitting_groups(images, world, most=splits)
+        batch = f"{images} images of {'the batch' if plan.accumulate == 1 else 'a part of the batch'}"
+        raise ValueError(
+            f"bn_splits is {splits}, but must {f'be a multiple of the {world} ranks and ' if world > 1 else ''}cut the "
+            f"{batch} into equal groups of 2 or more: {'no value' if fitting is None else fitting} fits"
+        )
 
     @property
     def encoder(self) -> nn.Module:

@@ -93,7 +93,7 @@ class EpochTrees:
             return self._embed_all()
         if bank.missing(self.ranks):  # so that images that no epoch has included have a feature from now on
             bank.replace(*self._embed_all(), step, self.ranks)
-        return bank.to_cluster(self.ranks)
+        return bank.clustering_features(self.ranks)
 
     def _embed_all(self) -> tuple[Tensor, Tensor]:
         """Return this process's share (n,) of all readable images and their z⁰ (n, D), uncropped and in eval mode."""

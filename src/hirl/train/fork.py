@@ -12,7 +12,7 @@ from hirl.run import Run
 from hirl.runs.stored import is_complete
 
 
-def with_heads(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def add_heads(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a HIRL run after stage one: the baseline's, with the heads of the run's `own` initial state.
 
     The method's parameter groups come before those of the heads, so the indices of the optimiser's states stay valid.
@@ -33,7 +33,7 @@ def copy_reports(base: Run, run: Run, step: int) -> None:
             run.report(line)
 
 
-def lost_forks(run: Run, state: dict[str, Any] | None, fork_at: Collection[int]) -> str | None:
+def missing_forks_message(run: Run, state: dict[str, Any] | None, fork_at: Collection[int]) -> str | None:
     """A message on the epochs of `fork_at` that a continued run has already passed unsaved; None if there are none."""
     if not fork_at or (state is None and not is_complete(run)):
         return None

@@ -26,7 +26,7 @@ from hirl.train.bank import Bank
 from hirl.train.epoch_trees import EpochTrees
 from hirl.train.feature_loader import FeatureLoader
 from hirl.train.finite_losses import FiniteLosses
-from hirl.train.fork import with_heads
+from hirl.train.fork import add_heads
 from hirl.train.joint import Joint, Losses, mean_losses
 from hirl.train.keeping import Store
 from hirl.train.loss_scale import LossScale
@@ -36,9 +36,9 @@ from hirl.train.partners import partner_nodes
 from hirl.train.setup import RunParts
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
-AT_ONCE = ("cpu",)  # devices on which reading a value does not wait for earlier steps
+SYNCHRONOUS_DEVICES = ("cpu",)  # devices on which reading a value does not wait for earlier steps
 SAMPLE_SIZE = 2048  # images per epoch whose z⁰ is checked for collapse
-DIAGNOSED = 8  # steps per epoch whose gradients are compared
+DIAGNOSED_STEPS = 8  # steps per epoch whose gradients are compared
 
 
 class Loop:
@@ -90,7 +90,7 @@ class Loop:
         while self.step < self.plan.steps:
             self.fit_epoch()
             self.save()
-            if self._agreed(self.should_stop()):
+            if self._any_rank(self.should_stop()):
                 raise Stopped
         self.finish()
 
@@ -144,7 +144,7 @@ class Loop:
         self._rates: Rates = {**self._set_rates(), **self.loss_scale.figures()}
         self.loss_scale.begin()
         found: list[Losses] = []
-        diagnose = self.step % max(1, self.plan.steps_per_epoch // DIAGNOSED) == 0
+        diagnose = self.step % max(1, self.plan.steps_per_epoch // DIAGNOSED_STEPS) == 0
         for place, part in enumerate(parts):
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(parts)):
                 seed = mix_seed(self.seed, Stream.NEGATIVES, self.step, place)
@@ -152,7 +152,7 @@ class Loop:
                 self.losses.add(self.step, losses.total, part.index)
                 # Before the update, so that weights stay good; on a GPU not at every step, since reading waits.
                 due = self.step % SYNC_EVERY == 0 and place + 1 == len(parts)
-                if due or self.fabric.device.type in AT_ONCE:
+                if due or self.fabric.device.type in SYNCHRONOUS_DEVICES:
                     self.losses.check()
                 self.fabric.backward(losses.total / len(parts))
             found.append(losses._replace(total=losses.total.detach()))
@@ -229,7 +229,7 @@ class Loop:
         `plan` and `levels` are for readers of the checkpoint: a loop is built with its own.
         """
         if self.paths is not None and state["levels"] is None:  # of a baseline
-            state = with_heads(state, self.state_dict())
+            state = add_heads(state, self.state_dict())
         if self.store.keeps_bank and not state["bank"]:  # the run began without a bank, which cannot be filled later
             self.bank = None
         self.joint.load_state_dict(state["joint"])
@@ -244,16 +244,16 @@ class Loop:
         self.training_tree = state["training_tree"]
 
     def _save_if_due(self) -> None:
-        waits = self.ranks.size > 1 and self.fabric.device.type not in AT_ONCE
+        waits = self.ranks.size > 1 and self.fabric.device.type not in SYNCHRONOUS_DEVICES
         if waits and self.step % SYNC_EVERY:  # processes agree by a message, so not after every step
             return
-        stop = self._agreed(self.should_stop())
-        if stop or self._agreed(time.monotonic() - self._last_save > self.store.save_every):
+        stop = self._any_rank(self.should_stop())
+        if stop or self._any_rank(time.monotonic() - self._last_save > self.store.save_every):
             self.save()
         if stop:
             raise Stopped
 
-    def _agreed(self, mine: bool) -> bool:
+    def _any_rank(self, mine: bool) -> bool:
         """Whether `mine` is true on any process."""
         return bool(self.ranks.max(torch.tensor(float(mine))))
 

@@ -9,13 +9,13 @@ from hirl.encoders.encoder_file import load_encoder
 from hirl.encoders.last_blocks import Blocks
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method
-from hirl.processes import Precision, launch
+from hirl.processes import Precision, count_processes, launch
 from hirl.run import Run
 from hirl.runs.stored import is_complete, write_encoder
 from hirl.signals import Stopped, stop_signals
 from hirl.train import checks, setup
 from hirl.train.finite_losses import NotFinite
-from hirl.train.fork import lost_forks
+from hirl.train.fork import missing_forks_message
 from hirl.train.job import Job
 from hirl.train.keeping import Keeping, RunStore
 from hirl.train.loop import Loop
@@ -138,13 +138,14 @@ def pretrain(
     run = Run(checks.default_run_folder(opened.name, given) if out is None else out)
     # Heads are loaded only if the method was named: the default method adapts the encoder of any file.
     start = open_start(given, run, heads=method is not None)
-    settings, summary = resolve(given, opened, start, run, accelerator)
+    processes = count_processes(accelerator, devices=devices, nodes=nodes)
+    settings, summary = resolve(given, opened, start, run, accelerator, processes)
     checks.check_settings(settings, opened.images, stage_one=stage_one, fork_at=fork_at)
     fabric = launch(accelerator, devices=devices, nodes=nodes, precision=precision)
     job = Job(fabric, run, settings, opened, start)
 
     with claim_folder(job) as state:
-        if missing := lost_forks(run, state, fork_at):
+        if missing := missing_forks_message(run, state, fork_at):
             job.announce(f"warning: {missing}")
         if is_complete(run):
             _restore_start(job)
@@ -192,13 +193,13 @@ def _announce_start(job: Job) -> None:
 
 def _restore_start(job: Job) -> None:
     """Write start.safetensors of a finished run again if it is missing or damaged."""
-    if job.start is not None and job.settings.method.is_adapted and job.is_first:
+    if job.start is not None and job.settings.method.has_adapter and job.is_first:
         write_start(job.run, job.start, job.settings.image_size, load_encoder(job.run.encoder_file)[0])
 
 
 def _keep_start(job: Job) -> None:
     """Check that the adapter, possibly from a checkpoint, belongs to this start, and write start.safetensors."""
-    if job.start is None or not job.settings.method.is_adapted:
+    if job.start is None or not job.settings.method.has_adapter:
         return
     weights = job.settings.method.encoder.state_dict()
     check_same_start(job.run, job.start, weights)
@@ -241,7 +242,7 @@ def _finish(job: Job, parts: RunParts) -> None:
     """Write the encoder, compare it with the start, and report the end."""
     run = job.run
     write_encoder(run, parts.method, parts.loader.normalisation)
-    if job.start is not None and (parts.method.is_adapted or job.settings.unfreeze):
+    if job.start is not None and (parts.method.has_adapter or job.settings.unfreeze):
         job.announce(compare_start(job, job.start, parts))
     run.report({"step": parts.plan.steps, "epoch": parts.plan.epochs, "finished": True})
     job.announce(f"Done. Inspect with: hirl show {run.folder}")

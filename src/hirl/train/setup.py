@@ -25,7 +25,7 @@ from hirl.train.training_images import TrainingImages
 from hirl.train.unfreezing import Unfreezing
 
 
-class Share(TypedDict):
+class RankArguments(TypedDict):
     """This process's share of each batch, and its device."""
 
     rank: int
@@ -61,7 +61,9 @@ def build(
     method, seed = settings.method, settings.seed
     loader, evaluation_loader = _open_loaders(fabric, settings, data, start)
     steps = len(loader) // settings.accumulate
-    plan = Plan(settings.epochs, steps, settings.batch_size, settings.image_size, settings.channels)
+    plan = Plan(
+        settings.epochs, steps, settings.batch_size, settings.image_size, settings.channels, settings.accumulate
+    )
     torch.manual_seed(mix_seed(seed, Stream.NETWORKS))
     method.build(plan)
     if start is not None:
@@ -88,10 +90,10 @@ def _open_loaders(
     fabric: Fabric, settings: Settings, data: TrainingImages, start: Start | None
 ) -> tuple[Loader | FeatureLoader, EvaluationLoader | PlainFeatures]:
     """Loaders of views and of all images uncropped; both yield cached features if the encoder stays frozen."""
-    share = Share(rank=fabric.global_rank, world_size=fabric.world_size, device=fabric.device)
+    share = RankArguments(rank=fabric.global_rank, world_size=fabric.world_size, device=fabric.device)
     views, reading = settings.method.views(settings.image_size), data.reading(settings)
     batch_size, seed = settings.part_size, settings.seed
-    if start is None or not settings.method.is_adapted:
+    if start is None or not settings.method.has_adapter:
         loader = Loader(data.images, views, batch_size=batch_size, seed=seed, **reading, **share)
         return loader, EvaluationLoader(data.images, size=settings.image_size, **reading, **share)
     cached = start_features(fabric, settings, data, start.encoder)

@@ -27,7 +27,7 @@ from hirl.methods.foreign_state import ForeignState, find_foreign_state
 from hirl.methods.parts.augmentations import blur_unless_small
 from hirl.run import Run
 from hirl.terminal.progress import Progress, no_progress, progress_bars
-from hirl.train.defaults import adaptation_recipe
+from hirl.train.adaptation_defaults import adaptation_recipe
 from hirl.train.settings import GivenSettings, Settings, earlier_settings
 from hirl.train.training_images import TrainingImages
 
@@ -98,7 +98,7 @@ def open_heads(source: str, method: Method | type[Method]) -> ForeignState | Non
     if not path.is_file() or run_of_checkpoint(path) is not None or load_metadata(path) is not None:
         return None
     if isinstance(method, Method):
-        return None if method.is_adapted else find_foreign_state(type(method), path)
+        return None if method.has_adapter else find_foreign_state(type(method), path)
     return find_foreign_state(method, path)
 
 

@@ -39,7 +39,7 @@ QUERY_EVERY = 5
 HALVES = 10  # random halves of the images that the noise is measured on
 ERRORS = 3  # standard errors from which a difference counts; measured in docs/log.md
 
-Sides = dict[str, tuple[float, float, float]]
+Comparison = dict[str, tuple[float, float, float]]
 """By name of a figure, its value for the start, for the adapted encoder, and the least difference that counts.
 
 All are the better the larger.
@@ -92,7 +92,7 @@ def adapted_rows(encoder: nn.Module, rows: Tensor) -> Tensor:
 
 def compare_with_start(
     start: Tensor, adapted: Tensor, labels: Tensor | None, levels: Sequence[int] | None, *, seed: int
-) -> Sides:
+) -> Comparison:
     """Measure both encoders by their features (n, 2, width) of some images and of a view of each.
 
     labels (n, label levels); levels of the run's tree, None for a baseline.
@@ -149,7 +149,7 @@ def _figures(
         yield f"AMI of K-means, label level {level}", mutual_information(found_clusters, truth)["AMI"]
 
 
-def comparison_text(sides: Sides) -> str:
+def comparison_text(sides: Comparison) -> str:
     """A line per figure, and which of the two encoders is better in more of them, by more than the noise of each."""
     width = max(map(len, sides))
     rows = [

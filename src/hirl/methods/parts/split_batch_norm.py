@@ -68,6 +68,19 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         return groups.flatten(0, 1).permute(0, 3, 1, 2)
 
 
+def fitting_groups(images: int, ranks: int, *, most: int) -> int | None:
+    """The number of equal groups of 2 or more, at most `most`, that so many ranks can make of so many images.
+
+    At least one group per rank; 1, which is plain batch norm, only if it is asked for or nothing else fits; None if no
+    number fits.
+    """
+    fitting = [groups for groups in range(ranks, images // 2 + 1, ranks) if images % groups == 0]
+    largest = max((groups for groups in fitting if groups <= max(most, ranks)), default=None)
+    if largest == 1 < most:
+        return next((groups for groups in fitting if groups > most), 1)
+    return largest
+
+
 def split_batch_norm(network: nn.Module, groups: int) -> None:
     """Make every batch norm of a network normalise `groups` groups of its batch separately."""
     for name, module in list(network.named_modules()):
