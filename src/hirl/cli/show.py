@@ -62,7 +62,7 @@ def show_run(run: RunFolder) -> None:
     console = Console()
     say = partial(console.print, highlight=False, soft_wrap=True)
     config, lines = run.config, list(run.metrics())
-    started = run.starts()
+    started = run.launches()
     say(f"[bold]{escape(str(run.folder))}[/bold]: {run.state}")
     if faults := find_faults(run):
         say(escape(f"broken: {', '.join(faults)}"), style="yellow")

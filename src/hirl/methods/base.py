@@ -97,7 +97,7 @@ class Method(nn.Module, ABC):
 
     @property
     def trained_features(self) -> nn.Module:
-        """The module whose first output in `forward` has the features of the first view, with their graph, in front."""
+        """The module whose first output in `forward` starts with the first view's features, with their graph."""
         return self.encoder
 
     def keep_in_eval(self, layers: Iterable[nn.Module]) -> None:
@@ -106,7 +106,7 @@ class Method(nn.Module, ABC):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Method:
-        """Set the mode; layers that are fixed stay in eval mode."""
+        """Set the mode; layers of `keep_in_eval` stay in eval mode."""
         super().train(mode)
         for layer in self._fixed:
             layer.eval()
@@ -117,7 +117,7 @@ class Method(nn.Module, ABC):
         """`timm.create_model(backbone, num_classes=0, **encoder_args)` makes a network for the encoder's weights."""
         given = self.backbone_args or {}
         if "in_chans" in given:
-            raise ValueError("backbone_args may not set in_chans: the number of channels is that of the images.")
+            raise ValueError("backbone_args may not set in_chans: the number of channels is that of the images")
         return backbones.timm_arguments(self.backbone, in_chans=self.plan.channels, **given)
 
     @property
@@ -201,7 +201,7 @@ class Method(nn.Module, ABC):
         return {name: _plain(getattr(self, name)) for name in inspect.signature(type(self)).parameters}
 
     def unbuilt_copy(self) -> Method:
-        """The method before `build`, with the same arguments: its networks are made once."""
+        """A new, unbuilt method with the same arguments."""
         return type(self)(**self.arguments)
 
     def __eq__(self, other: object) -> bool:

@@ -38,8 +38,8 @@ class ForeignState:
     kind: str  # of method
     file: Path
     weights: Weights
-    arguments: dict[str, Any]  # of the method: what the shapes of its heads tell, and what suits a trained one
-    description: str  # what the file has, in words
+    arguments: dict[str, Any]  # of the method: inferred from head shapes, plus settings for a trained method
+    description: str  # of what the file has
 
     def load_into(self, method: Method) -> None:
         """Load all of it into a method that has been built, or raise a ValueError with the list of what does not fit.
@@ -129,7 +129,7 @@ class _Layout:
     """How the authors of a method lay out its checkpoints.
 
     renames: by dictionary in the file, from the names there to the names here
-    required: tensors, by their names here, without which a file is another one
+    required: tensors a file must have to be recognised, by their names here
     complete: brings the tensors into the shapes here, and says what they are
     arguments: of a method that goes on from there
     """

@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from hirl import ranks
 from hirl.data.upload import upload
-from hirl.data.views import Jitter, View, pair
+from hirl.data.views import View, pair
 from hirl.encoders.backbones import make_backbone, open_residual_branches
 from hirl.encoders.backbones import width as width_of
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, move_towards, warmed_up_cosine
 from hirl.methods.facts import Facts, LinearTraining
-from hirl.methods.parts.augmentations import blur_unless_small
+from hirl.methods.parts.augmentations import moco_view
 from hirl.methods.parts.mlp import MLP
 from hirl.methods.parts.set_size import LARGE_SET, queue_length
 from hirl.methods.parts.split_batch_norm import average_statistics, fitting_groups, split_batch_norm
@@ -86,8 +86,8 @@ class MoCoV2(Method):
     # Networks
 
     def build(self, plan: Plan) -> None:
-        self._check(plan)
         self.plan = plan
+        self._check(plan)
         network = make_backbone(self.backbone, **open_residual_branches(self.backbone) | self.encoder_args)
         if self.bn_splits > ranks.world().size and not self.has_adapter:
             split_batch_norm(network, self.bn_splits // ranks.world().size)
@@ -104,8 +104,8 @@ class MoCoV2(Method):
         if self.queue_length < plan.batch_size or self.queue_length % plan.batch_size:
             fitting = max(1, round(self.queue_length / plan.batch_size)) * plan.batch_size
             raise ValueError(
-                f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} images "
-                f"over all ranks: {fitting} fits."
+                f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} "
+                f"images: {fitting} fits"
             )
         if not self.has_adapter:  # the batch norm of a frozen network uses stored statistics
             self._check_splits(plan, ranks.world().size)
@@ -137,9 +137,7 @@ class MoCoV2(Method):
 
     def views(self, image_size: int) -> tuple[View, ...]:
         """Two draws of one augmentation."""
-        jitter = Jitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, probability=0.8)
-        blur = blur_unless_small(image_size, 0.5)
-        return pair(View(size=image_size, scale=(0.2, 1.0), jitter=jitter, grey=0.2, blur=blur))
+        return pair(moco_view(image_size))
 
     # Loss
 

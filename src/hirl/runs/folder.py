@@ -167,7 +167,7 @@ class RunFolder:
         state = "finished" if self.finished else "unfinished"
         return f"{method}, {arm}, {state}, epoch {epoch:.4g} of {config['epochs']}"
 
-    def starts(self) -> list[dict[str, Any]]:
+    def launches(self) -> list[dict[str, Any]]:
         """The entries of about.json: command, versions, machine and so on per start. A damaged file has none."""
         try:
             verify(self.about_file)
@@ -187,26 +187,26 @@ class RunFolder:
             left_over.unlink()
         start: dict[str, Any] = {"command": sys.argv, "python": platform.python_version()}
         start |= {"versions": versions(), "machine": platform.platform()}
-        self._write_starts([*self.starts(), start])
+        self._write_starts([*self.launches(), start])
 
-    def add_resolved(self, resolved: dict[str, Any]) -> None:
+    def record_resolved(self, resolved: dict[str, Any]) -> None:
         """Add to the entry of this start what the settings came to, such as the learning rate for the batch size.
 
         It is not part of config.yaml, which is the input of the run: read as a recipe again, a learning rate that has
         been scaled to the batch size would be scaled twice.
         """
-        *earlier, start = self.starts() or [{}]
+        *earlier, start = self.launches() or [{}]
         self._write_starts([*earlier, start | {"resolved": resolved}])
 
-    def add_start(self, provenance: Provenance) -> None:
+    def record_origin(self, provenance: Provenance) -> None:
         """Add to the entry of this start where the weights come from that the run starts with."""
-        *earlier, start = self.starts() or [{}]
+        *earlier, start = self.launches() or [{}]
         self._write_starts([*earlier, start | {"started_from": asdict(provenance)}])
 
     @property
     def started_from(self) -> Provenance | None:
         """Where the weights come from that the run started with; None if it started from nothing."""
-        found = [Provenance.read(start.get("started_from")) for start in self.starts()]
+        found = [Provenance.read(start.get("started_from")) for start in self.launches()]
         named = self.config["encoder"]
         lost = None if named is None else Provenance(str(named))  # if about.json is missing or damaged
         return next((one for one in reversed(found) if one is not None), lost)
@@ -225,7 +225,7 @@ class RunFolder:
     @property
     def resolved(self) -> dict[str, Any]:
         """What the settings came to at the last start."""
-        entries = [start["resolved"] for start in self.starts() if isinstance(start.get("resolved"), dict)]
+        entries = [start["resolved"] for start in self.launches() if isinstance(start.get("resolved"), dict)]
         return entries[-1] if entries else {}
 
     def _write_starts(self, starts: list[dict[str, Any]]) -> None:

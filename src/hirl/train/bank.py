@@ -1,7 +1,7 @@
 """Z̃, the features that are clustered (Alg. 2): embedded in a pass over all images, or kept from training in a bank.
 
-The pass is the paper's, and that of the ImageNet recipes. The bank saves its time and changes what is clustered: z⁰ of
-augmented views instead of the uncropped image, with batch norm in training mode, by the encoders of up to some epochs
+The paper uses the pass, and so do the ImageNet recipes. The bank avoids it, but its features differ: z⁰ of augmented
+views instead of the uncropped image, with batch norm in training mode, by the encoders of up to some epochs
 ago instead of the current one, in half precision. It is the default elsewhere.
 """
 

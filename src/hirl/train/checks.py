@@ -87,9 +87,9 @@ def check_settings(
     _check_adaptation(settings)
     hierarchy = settings.hierarchy
     if hierarchy is None and stage_one is not None:
-        raise ValueError("--stage_one is given, but must not be without a hierarchy: a baseline has only one stage")
+        raise ValueError("--stage_one needs a hierarchy: a baseline has only one stage")
     if hierarchy is not None and fork_at:
-        raise ValueError("--fork_at is given, but is only for baselines (--hierarchy null): HIRL starts from them")
+        raise ValueError("--fork_at needs a baseline (--hierarchy null): HIRL starts from its states")
     if any(not 1 <= epoch < settings.epochs for epoch in fork_at):
         given = ", ".join(map(str, fork_at))
         raise ValueError(f"--fork_at is {given}, but must be epochs from 1 to {settings.epochs - 1}")
@@ -103,9 +103,9 @@ def _check_adaptation(settings: Settings) -> None:
         raise ValueError(f"neighbours is {settings.neighbours}, but must be a share of the images between 0 and 1")
     adapted = settings.method.has_adapter
     if adapted and settings.encoder is None:
-        raise ValueError("backbone_args has an adapter, but must not without an --encoder to adapt")
+        raise ValueError("backbone_args has an adapter but no encoder to adapt: give --encoder")
     if settings.neighbours and not adapted:
-        raise ValueError("neighbours is given, but must not be without a frozen encoder, whose features determine them")
+        raise ValueError("neighbours needs a frozen encoder: neighbours are found in its features")
     if settings.unfreeze and settings.encoder is None:
         raise ValueError(f"unfreeze is {settings.unfreeze}, but must be 0 without an --encoder to start from")
     if settings.unfreeze and adapted:

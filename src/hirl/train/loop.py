@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from hirl import ranks
+from hirl.data.loader import grouped
 from hirl.data.views.render import Batch
 from hirl.runs import metrics
 from hirl.seeds import Stream, mix_seed
@@ -33,7 +34,7 @@ from hirl.train.loss_scale import LossScale
 from hirl.train.means import Means
 from hirl.train.observer import Observer, Rates
 from hirl.train.partners import partner_nodes
-from hirl.train.setup import RunParts
+from hirl.train.setup import Components
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
 SYNCHRONOUS_DEVICES = ("cpu",)  # devices on which reading a value does not wait for earlier steps
@@ -47,21 +48,20 @@ class Loop:
     def __init__(
         self,
         fabric: Fabric,
-        parts: RunParts,
+        components: Components,
         observer: Observer,
         store: Store,
         *,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.fabric, self.observer, self.store, self.should_stop = fabric, observer, store, should_stop
-        self.method, self.paths, self.plan = parts.method, parts.paths, parts.plan
-        self.loader, self.seed, self.accumulate = parts.loader, parts.seed, parts.accumulate
-        self.unfreezing = parts.unfreezing
+        self.method, self.paths, self.plan = components.method, components.paths, components.plan
+        self.loader, self.seed, self.unfreezing = components.loader, components.seed, components.unfreezing
         self.step = 0
         self.finished = False  # whether the tree is that of the trained encoder
         self.training_tree: dict[str, Tensor] = {}  # the last epoch's, once `finished`
         self.ranks = ranks.world()
-        hierarchy = parts.hierarchy
+        hierarchy = components.hierarchy
         self.joint = Joint(self.method, self.paths, assign="stored" if hierarchy is None else hierarchy.assign)
         optimiser = self.method.optimiser(self._groups())
         self.module, self.optimiser = fabric.setup(self.joint, optimiser)
@@ -69,10 +69,10 @@ class Loop:
         self.bank = None
         if store.keeps_bank or (hierarchy is not None and hierarchy.features == "bank"):
             momentum = 0.0 if hierarchy is None else hierarchy.bank_momentum
-            self.bank = Bank(parts.N, self.method.dim, momentum=momentum)
+            self.bank = Bank(components.N, self.method.dim, momentum=momentum)
         self.trees = None
         if self.paths is not None:
-            self.trees = EpochTrees(fabric, parts, observer, store, should_stop=should_stop)
+            self.trees = EpochTrees(fabric, components, observer, store, should_stop=should_stop)
         self._last_save = time.monotonic()
         self._means = Means()  # of this epoch so far
         self._sample: list[Tensor] = []  # z⁰ of some batches of this epoch
@@ -119,9 +119,9 @@ class Loop:
         tree = None if self.paths is None else self.paths.tree
         if isinstance(self.loader, FeatureLoader) and tree is not None:
             self.loader.restrict_partners(partner_nodes(tree))
-        self.loader.set_epoch(epoch, done * self.accumulate)
+        self.loader.set_epoch(epoch, done * self.plan.accumulate)
         waited = self.loader.waited
-        for parts in _grouped(self.loader, self.accumulate):
+        for parts in grouped(self.loader, self.plan.accumulate):
             figures = self._step(parts)
             self.step += 1
             images = sum(len(part) for part in parts) * self.fabric.world_size
@@ -143,7 +143,7 @@ class Loop:
         torch.manual_seed(mix_seed(self.seed, Stream.FORWARD, self.step))
         self._rates: Rates = {**self._set_rates(), **self.loss_scale.figures()}
         self.loss_scale.begin()
-        found: list[Losses] = []
+        part_losses: list[Losses] = []
         diagnose = self.step % max(1, self.plan.steps_per_epoch // DIAGNOSED_STEPS) == 0
         for place, part in enumerate(parts):
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(parts)):
@@ -155,7 +155,7 @@ class Loop:
                 if due or self.fabric.device.type in SYNCHRONOUS_DEVICES:
                     self.losses.check()
                 self.fabric.backward(losses.total / len(parts))
-            found.append(losses._replace(total=losses.total.detach()))
+            part_losses.append(losses._replace(total=losses.total.detach()))
         if self.paths is not None and self.paths.tree is None:
             for parameter in self.paths.parameters():  # until there is a tree, the optimiser does not touch the heads
                 parameter.grad = None
@@ -167,12 +167,12 @@ class Loop:
             self.method.clip_gradients(self.joint.parameters())
             self.optimiser.step()
             self.method.after_step(self.step)
-            self._keep_features(parts, found)
+            self._keep_features(parts, part_losses)
         else:
             self.method.skip_step()
             self.loss_scale.skip()
         self.optimiser.zero_grad()
-        losses = mean_losses(found, self.ranks)
+        losses = mean_losses(part_losses, self.ranks)
         figures = self._figures(losses, taken)
         self._means.add(figures | losses.diagnostics)
         return figures
@@ -192,9 +192,9 @@ class Loop:
             figures[metrics.SKIPPED.name] = losses.total.new_tensor(float(not taken))
         return figures
 
-    def _keep_features(self, parts: list[Batch], found: list[Losses]) -> None:
+    def _keep_features(self, parts: list[Batch], part_losses: list[Losses]) -> None:
         """Put z⁰ of a step's images into the bank, and some of an epoch's into its sample."""
-        for part, losses in zip(parts, found, strict=True):
+        for part, losses in zip(parts, part_losses, strict=True):
             if self.bank is not None:
                 self.bank.collect(part.index, losses.target_z0, self.step + 1)
             if sum(map(len, self._sample)) < SAMPLE_SIZE:
@@ -264,13 +264,3 @@ class Loop:
         if self.fabric.is_global_zero:
             self.store.save_state(state)
         self._last_save = time.monotonic()
-
-
-def _grouped(batches: Iterable[Batch], size: int) -> Iterable[list[Batch]]:
-    """Yield consecutive batches in groups of `size`; an incomplete last group is dropped."""
-    parts: list[Batch] = []
-    for batch in batches:
-        parts.append(batch)
-        if len(parts) == size:
-            yield parts
-            parts = []

@@ -25,7 +25,7 @@ from hirl.train.machine import size_text, used_memory
 from hirl.train.means import Means
 from hirl.train.observer import Observer, Rates, SilentObserver
 from hirl.train.online_knn import KnnAccuracy, open_online_knn
-from hirl.train.setup import RunParts
+from hirl.train.setup import Components
 from hirl.train.tree_figures import TreeFigures
 
 EVERY_SECONDS = 2.0  # between lines of metrics.jsonl; the bar moves with every line
@@ -238,14 +238,16 @@ def start_wandb(project: str, run: Run) -> Any:
 
 
 @contextmanager
-def open_observer(job: Job, parts: RunParts, start: int, *, knn_every: int, wandb: str | None) -> Iterator[Observer]:
+def open_observer(
+    job: Job, components: Components, start: int, *, knn_every: int, wandb: str | None
+) -> Iterator[Observer]:
     """Report from step `start` on, on the first process; the others are silent."""
     if not job.is_first:
         yield SilentObserver()
         return
-    knn, known = open_online_knn(job, parts, knn_every), job.data.images.labels
+    knn, known = open_online_knn(job, components, knn_every), job.data.images.labels
     labels = None if known is None else known[:, 0]
     with Reporter(
-        job.run, parts.plan, method=parts.method, start=start, wandb=wandb, evaluate=knn, labels=labels
+        job.run, components.plan, method=components.method, start=start, wandb=wandb, evaluate=knn, labels=labels
     ) as reporter:
         yield reporter

@@ -1,4 +1,4 @@
-"""Builds the parts of a run: loaders, networks and the heads of HIRL; checks that they fit into memory."""
+"""Builds the components of a run: loaders, networks and the heads of HIRL; checks that they fit into memory."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class RankArguments(TypedDict):
 
 
 @dataclass(frozen=True)
-class RunParts:
-    """The parts of a run. `hierarchy` and `paths` are None for a baseline."""
+class Components:
+    """What a run trains with. `hierarchy` and `paths` are None for a baseline."""
 
     method: Method
     hierarchy: ResolvedHierarchy | None
@@ -45,7 +45,6 @@ class RunParts:
     evaluation_loader: EvaluationLoader | PlainFeatures  # this process's share of all images, uncropped
     N: int
     seed: int
-    accumulate: int = 1
     unfreezing: Unfreezing | None = None
 
 
@@ -56,7 +55,7 @@ def build(
     start: Start | None = None,
     *,
     compile_networks: bool = False,
-) -> RunParts:
+) -> Components:
     """Build the loaders, the method's networks, with random weights or those of `start`, and the heads of HIRL."""
     method, seed = settings.method, settings.seed
     loader, evaluation_loader = _open_loaders(fabric, settings, data, start)
@@ -72,7 +71,7 @@ def build(
     if compile_networks:
         for network in method.children():
             network.compile()
-    return RunParts(
+    return Components(
         method=method,
         hierarchy=settings.hierarchy,
         paths=build_paths(settings.hierarchy, method, seed),
@@ -81,7 +80,6 @@ def build(
         evaluation_loader=evaluation_loader,
         N=len(data),
         seed=seed,
-        accumulate=settings.accumulate,
         unfreezing=unfreezing,
     )
 
@@ -128,16 +126,16 @@ def build_paths(hierarchy: ResolvedHierarchy | None, method: Method, seed: int) 
     return paths
 
 
-def memory_warning(fabric: Fabric, settings: Settings, parts: RunParts) -> str | None:
+def memory_warning(fabric: Fabric, settings: Settings, components: Components) -> str | None:
     """Raise a ValueError if the run does not fit into memory; return a warning if it only just fits."""
     device = fabric.device.type
     machine: Machine = fabric.broadcast(read_machine(device), src=0)  # so that all processes decide alike
     need = estimate_need(
         settings.method,
-        parts.plan,
+        components.plan,
         images=settings.part_size // fabric.world_size,
-        N=parts.N,
-        workers=parts.loader.workers,
+        N=components.N,
+        workers=components.loader.workers,
         device=device,
         mixed="mixed" in settings.precision,
     )

@@ -153,9 +153,9 @@ def make_loop(recipe: TimedRecipe, images: ImageSet, fabric: Fabric) -> tuple[Lo
         unfreeze=0,
     )
     opened = OpenedImages(images, images, hashes=False)
-    parts = build(fabric, settings, TrainingImages(images, opened, recipe.workers))
+    components = build(fabric, settings, TrainingImages(images, opened, recipe.workers))
     watch = Stopwatch()
-    loop = Loop(fabric, parts, watch, Store(), should_stop=watch.is_over)
+    loop = Loop(fabric, components, watch, Store(), should_stop=watch.is_over)
     return loop, watch
 
 

@@ -11,6 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from hirl.data.loader import grouped
 from hirl.data.views.render import Normalisation
 from hirl.evals.base import no_message
 from hirl.evals.detection.detector import Detector, float_images, padded
@@ -95,12 +96,7 @@ class Training(ResumableTraining[list[Drawn]]):
         world = self.fabric.world_size
         positions = Positions(start, stop, self.schedule.batch_size, self.fabric.global_rank, world)
         size = self.schedule.batch_size // (world * self.accumulate)
-        pieces: list[list[Drawn]] = []
-        for piece in parts(self.samples, positions, size, self.workers):
-            pieces.append(piece)
-            if len(pieces) == self.accumulate:
-                yield pieces
-                pieces = []
+        yield from grouped(parts(self.samples, positions, size, self.workers), self.accumulate)
 
     def losses(self, module: Any, piece: list[Drawn], step: int, part: int) -> dict[str, Tensor]:  # noqa: ARG002
         return self._losses(module, piece)

@@ -27,7 +27,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
 
     def __init__(self, like: nn.BatchNorm2d, groups: int) -> None:
         if not like.track_running_stats or not like.affine or like.momentum is None:
-            raise ValueError(f"bn_splits is {groups}, but {like} cannot be split: use bn_splits 1.")
+            raise ValueError(f"bn_splits is {groups}, but {like} cannot be split: use bn_splits 1")
         super().__init__(like.num_features, like.eps, like.momentum)
         self.groups = groups
         self.load_state_dict(like.state_dict())
@@ -37,7 +37,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
             return super().forward(images)
         if len(images) % self.groups:
             raise ValueError(
-                f"a batch of {len(images)} images per rank cannot be split into {self.groups} equal groups."
+                f"a batch of {len(images)} images per rank cannot be split into {self.groups} equal groups"
             )
         means = self.running_mean.repeat(self.groups, 1)  # (groups, C): each group updates its own copy
         variances = self.running_var.repeat(self.groups, 1)
@@ -87,7 +87,7 @@ def split_batch_norm(network: nn.Module, groups: int) -> None:
         if type(module) is nn.BatchNorm2d:
             network.set_submodule(name, SplitBatchNorm2d(module, groups))
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ValueError(f"bn_splits is {groups}, but {type(module).__name__} cannot be split: use bn_splits 1.")
+            raise ValueError(f"bn_splits is {groups}, but {type(module).__name__} cannot be split: use bn_splits 1")
 
 
 def average_statistics(network: nn.Module) -> None:
