@@ -45,7 +45,7 @@ def make_arm(name: str, images: ImageSet, hierarchy: Hierarchy | None) -> tuple[
     sizes = {size: options[size] for size in ("epochs", "batch_size", "image_size")}
     timed = TimedRecipe(method=options["method"], hierarchy=hierarchy, **sizes)
     loop, watch = make_loop(timed, images, Fabric(accelerator="cpu", devices=1))
-    watch.watch(loop)
+    watch.attach(loop)
     return loop, watch
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl import PrototypeTree, Run
+from hirl import PrototypeTree, Run, ranks
 from hirl.data import Shapes
 
 from .drawn_set import Document, draw_set
@@ -38,6 +38,18 @@ def quick_processes() -> None:
 @pytest.fixture
 def generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes this process one of several: as_rank(1, of=3, mean=f), where f stands for what the others answer."""
+
+    def become(rank: int = 0, *, of: int = 2, **answers: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        world = ranks.Ranks(None)
+        vars(world).update(rank=rank, size=of, **answers)
+        monkeypatch.setattr(ranks, "world", lambda: world)
+
+    return become
 
 
 @pytest.fixture

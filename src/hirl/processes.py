@@ -118,6 +118,13 @@ def notice_lost_processes() -> Iterator[None]:
         ) from error
 
 
+def count_processes(accelerator: str, *, devices: int | Literal["auto"], nodes: int) -> int:
+    """How many processes `launch` starts or joins."""
+    kind = accelerator.partition(":")[0]
+    here, machines = _counts(devices, nodes, gpus=torch.cuda.device_count() if kind in ("auto", "cuda") else 0)
+    return here * machines
+
+
 def _counts(devices: int | Literal["auto"], nodes: int, *, gpus: int) -> tuple[int, int]:
     """Processes per machine, and machines."""
     if devices != "auto" and devices < 1:

@@ -29,7 +29,7 @@ def adapted(runs: dict[str, Run], tmp_path: Path) -> Run:
     run = Run(shutil.copytree(runs["hirl"].folder, tmp_path / "run"))
     shutil.copy(run.encoder_file, run.start_file)
     run.adaptation_file.write_text(json.dumps({"silhouette of 4 clusters": [0.1, 0.25]}))
-    run.add_start(ORIGIN)
+    run.record_origin(ORIGIN)
     return run
 
 

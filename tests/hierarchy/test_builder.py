@@ -111,7 +111,7 @@ def test_pretraining_takes_any_builder(tmp_path: Path) -> None:
     assert torch.equal(run.tree.parents[0], torch.arange(10) // 2)
     kmeans = Hierarchy(levels=(10, 5), negatives=5, start_epoch=1)
     options: dict[str, Any] = {"epochs": 2, "batch_size": 20, "accelerator": "cpu", "devices": 1}
-    other = pretrain(images, method.fresh(), kmeans, out=tmp_path / "other", **options)
+    other = pretrain(images, method.unbuilt_copy(), kmeans, out=tmp_path / "other", **options)
     assert not torch.equal(run.tree.prototypes[0], other.tree.prototypes[0])
     assert any(line.get("loss_spd", 0) > 0 for line in run.metrics())
     assert run.config["hierarchy"]["builder"]["init_args"] == {"scale": 3.0}

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from hirl import ranks
 from hirl.methods.base import Plan
 
 from ..small_methods import NAMES, small_arguments
@@ -26,18 +25,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes this process one of several: as_rank(1, of=3, mean=f), where f stands for what the others answer."""
-
-    def become(rank: int = 0, *, of: int = 2, **answers: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        world = ranks.Ranks(None)
-        vars(world).update(rank=rank, size=of, **answers)
-        monkeypatch.setattr(ranks, "world", lambda: world)
-
-    return become
 
 
 @pytest.fixture

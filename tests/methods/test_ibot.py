@@ -186,7 +186,7 @@ def test_hidden_patches_are_those_of_the_mask(generator: torch.Generator) -> Non
     patches = torch.randn(5, 12, 7, generator=generator)
     hidden = Hidden.of(mask, mask)
     assert torch.equal(patches[hidden.crop, hidden.patch], patches[mask.flatten(1)])
-    assert torch.equal(hidden.together, mask.sum((1, 2), keepdim=True).expand_as(mask)[mask])
+    assert torch.equal(hidden.hidden_per_crop, mask.sum((1, 2), keepdim=True).expand_as(mask)[mask])
     none = Hidden.of(torch.zeros_like(mask), torch.zeros_like(mask))
     assert patches[none.crop, none.patch].shape == (0, 7)
 

@@ -262,7 +262,7 @@ def test_one_group_is_plain_batch_norm(plan: Plan, run: ModuleType) -> None:
 
 @pytest.mark.parametrize(("splits", "fitting"), [(3, 2), (0, 1), (16, 8), (6, 4)])
 def test_groups_that_the_batch_does_not_make(splits: int, fitting: int, plan: Plan, run: ModuleType) -> None:
-    with pytest.raises(ValueError, match=rf"bn_splits is {splits}, .* batch of 16 images .*: {fitting} fits"):
+    with pytest.raises(ValueError, match=rf"bn_splits is {splits}, .* 16 images of the batch .*: {fitting} fits"):
         run.built("MoCoV2", SMALL | {"bn_splits": splits}, plan)
 
 
@@ -322,6 +322,31 @@ def test_groups_that_ranks_cannot_form_are_refused(both: tuple[dict[str, Any], l
         assert "2 fits" in rank["1"]["error"]
 
 
+def test_groups_must_fit_what_a_forward_pass_gets(plan: Plan, run: ModuleType) -> None:
+    """Of a batch of 16 in 4 parts, 4 images at a time."""
+    parted = dataclasses.replace(plan, accumulate=4)
+    with pytest.raises(ValueError, match=r"bn_splits is 4, .* 4 images of a part of the batch .*: 2 fits"):
+        run.built("MoCoV2", SMALL | {"bn_splits": 4}, parted)
+    run.built("MoCoV2", SMALL | {"bn_splits": 2}, parted)
+
+
+def test_one_process_is_told_nothing_of_others(plan: Plan, run: ModuleType) -> None:
+    with pytest.raises(ValueError, match="bn_splits") as refused:
+        run.built("MoCoV2", SMALL | {"bn_splits": 3}, plan)
+    assert "rank" not in str(refused.value)
+
+
+@pytest.mark.parametrize("splits", [1, 8])
+def test_an_adapter_has_no_batch_norm_to_split(
+    splits: int, plan: Plan, run: ModuleType, as_rank: Callable[..., None]
+) -> None:
+    """The frozen network's uses stored statistics, on any number of processes."""
+    as_rank(0, of=3)
+    adapter = {"backbone_args": SMALL["backbone_args"] | {"adapter": 8}}
+    method: MoCoV2 = run.built("MoCoV2", SMALL | adapter | {"bn_splits": splits}, plan)
+    assert not any(isinstance(module, SplitBatchNorm2d) for module in method.modules())
+
+
 def test_facts() -> None:
     linear = LinearTraining(lr=30.0, batch_size=256, epochs=100, milestones=(60, 80), factor=0.1)
     assert MoCoV2.facts == Facts(linear=linear, time=1.0, gradient_views=1)
@@ -333,6 +358,9 @@ def test_facts() -> None:
         (19_999, 256, {"backbone": "resnet18", "queue_length": 1024, "momentum": 0.99, "temperature": 0.1}),
         (20_000, 128, {"backbone": "resnet50", "queue_length": 1024, "momentum": 0.999, "temperature": 0.2}),
         (5_000_000, 8, {"queue_length": 65536, "bn_splits": 4}),
+        (20_000, 20, {"queue_length": 1020, "bn_splits": 5}),  # any batch divides the queue, and is divided by groups
+        (20_000, 100, {"queue_length": 1000, "bn_splits": 5}),
+        (20_000, 21, {"bn_splits": 7}),
     ],
 )
 def test_settings_follow_the_number_of_images(images: int, batch_size: int, expected: dict[str, Any]) -> None:

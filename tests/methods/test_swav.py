@@ -19,7 +19,7 @@ from hirl.methods import SwAV
 from hirl.methods.base import Plan
 from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.parts.cross_view import cross_view_entropy
-from hirl.methods.parts.lars import LARS
+from hirl.methods.parts.lars import LARS, TRUST
 from hirl.methods.parts.sync_batch_norm import SyncBatchNorm
 from hirl.methods.swav import sinkhorn
 
@@ -275,7 +275,7 @@ def test_lars_scales_and_decays_every_weight(method: SwAV) -> None:
     optimiser = method.optimiser(method.param_groups(method))
     assert isinstance(optimiser, LARS)
     (group,) = optimiser.param_groups
-    assert (group["momentum"], group["weight_decay"], group["trust"]) == (0.9, 1e-6, 1e-3)
+    assert (group["momentum"], group["weight_decay"], TRUST) == (0.9, 1e-6, 1e-3)
     assert len(group["params"]) == len(list(method.parameters()))
 
 
@@ -285,7 +285,7 @@ def test_lars_scales_and_decays_every_weight(method: SwAV) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"queue_length": 40}, "queue_length is 40, .* batch of 16 images over all ranks, or 0 for no queue: 32 fits"),
+        ({"queue_length": 40}, "queue_length is 40, .* batch of 16 images, or 0 for no queue: 32 fits"),
         ({"queue_length": -16}, "queue_length is -16, .* 16 fits"),
         ({"temperature": 0.0}, "temperature is 0.0, but must be above 0"),
         ({"epsilon": 0.01}, "epsilon is 0.01, but must be at least 0.025"),

@@ -262,7 +262,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "features": lambda file: feature_cache._read(file, about_of(file)),
     "images.tsv": lambda file: read_images(Run(file.parent)),
     "config.yaml": lambda file: Run(file.parent).config,
-    "about.json": lambda file: Run(file.parent).starts(),
+    "about.json": lambda file: Run(file.parent).launches(),
     "metrics.jsonl": lambda file: list(Run(file.parent).metrics()),
     "results": read_result,
 }

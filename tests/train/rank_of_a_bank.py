@@ -39,7 +39,7 @@ def main(rank: int, world: int, folder: Path) -> None:
                 share = torch.arange(rank, N, world)
                 share = share[share != UNREADABLE]
                 bank.replace(share, z0(share, step), step, ranks)
-            index, features = bank.to_cluster(ranks)
+            index, features = bank.clustering_features(ranks)
             found["owned"].append(index)
             tree = paths.refresh(features, index=index, images=N, group=ranks.group)
             found["trees"].append(tree.tensors())

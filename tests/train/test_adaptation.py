@@ -28,6 +28,7 @@ from hirl.hierarchy.following import follow
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods import MoCoV2, SimSiam, SwAV
 from hirl.methods.base import Method, Plan
+from hirl.methods.parts.augmentations import moco_view
 from hirl.ranks import Ranks
 from hirl.runs.faults import find_faults
 from hirl.train import setup
@@ -35,7 +36,6 @@ from hirl.train.feature_loader import FeatureLoader
 from hirl.train.joint import first_output
 from hirl.train.loop import Loop
 from hirl.train.partners import find_partners
-from hirl.train.start import adaptation_view
 from hirl.train.start_and_adapted import compare_with_start, comparison_text
 
 BACKBONE: dict[str, Any] = {"layers": [1, 1, 1, 1], "channels": [4, 4, 8, 8]}
@@ -273,7 +273,7 @@ def test_features_of_a_killed_pass_are_not_computed_again(
 
     def compute(folder: str, progress: Callable[[str, int, int], None]) -> CachedViews:
         given: dict[str, Any] = {"size": 16, "mean": HALVES, "std": HALVES, "device": torch.device("cpu"), "workers": 0}
-        network, view = open_encoder(start).network, adaptation_view(16)
+        network, view = open_encoder(start).network, moco_view(16)
         return compute_or_load_views(
             network, "start", images, view, 2, folder=tmp_path / folder, progress=progress, **given
         )
@@ -318,6 +318,11 @@ def test_batches_are_different_views_of_each_image_from_any_batch_on() -> None:
     all_batches.set_epoch(2, 1)
     (last,) = all_batches
     assert torch.equal(last.views[1], batches[1].views[1])
+
+
+def test_a_batch_must_be_one_that_processes_can_share() -> None:
+    with pytest.raises(ValueError, match=r"batch_size is 4, but must be .* a multiple of world_size, 3"):
+        loader(cached(), rank=0, world_size=3)
 
 
 def test_images_that_cannot_be_read_are_replaced_in_training_and_marked_in_evaluation() -> None:

@@ -128,7 +128,7 @@ def test_without_the_name_of_a_method_its_encoder_is_adapted(
     monkeypatch.setattr(setup, "build", build)
     with pytest.raises(Stopped):
         pretrain(shapes, out=tmp_path / "run", encoder=str(moco_file), **OPTIONS)
-    assert found["settings"].method.is_adapted
+    assert found["settings"].method.has_adapter
     assert found["start"].heads is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from hirl.methods.base import Method, Plan
 from hirl.recipes import recipe_names
 from hirl.run import Run
 from hirl.train import report, resolve
-from hirl.train.defaults import USUAL, choose, minutes, small_recipe
+from hirl.train.defaults import DEFAULT_METHOD, Sizes, choose, minutes, small_recipe
 from hirl.train.machine import GB, Machine, read_machine, size_text, used_memory
 from hirl.train.memory import Need, check_memory, estimate_need
 from hirl.train.pretrain import pretrain
@@ -59,7 +60,7 @@ CASES = [
 def test_choices(
     N: int, side: int, machine: Machine, backbone: str, image_size: int, batch_size: int, epochs: int
 ) -> None:
-    chosen = choose(USUAL, N, side, machine)
+    chosen = choose(DEFAULT_METHOD, N, side, machine)
     assert (chosen.image_size, chosen.batch_size, chosen.epochs) == (image_size, batch_size, epochs)
     assert chosen.method.backbone == backbone
     assert chosen.weight == (1.0 if machine.device == "cuda" else recipe("small/moco_v2")["hierarchy"].weight)
@@ -67,20 +68,20 @@ def test_choices(
     assert all(chosen.reasons.values())
     if machine.device == "cpu":
         assert chosen.method.arguments["backbone_args"]["channels"] == [32, 64, 128, 256]
-        assert epochs == 2 or minutes(USUAL, N, image_size, epochs, machine.cores) <= 60  # two: one per stage
+        assert epochs == 2 or minutes(DEFAULT_METHOD, N, image_size, epochs, machine.cores) <= 60  # two: one per stage
     if machine.device == "cpu" and N <= 1_500:
         chosen.method.build(Plan(epochs, N // batch_size, batch_size, image_size))
 
 
 def test_little_memory_makes_the_batch_smaller() -> None:
-    small = choose(USUAL, 50_000, 500, Machine("cpu", 64, 2 * GB, 2 * GB))
+    small = choose(DEFAULT_METHOD, 50_000, 500, Machine("cpu", 64, 2 * GB, 2 * GB))
     assert (small.image_size, small.batch_size) == (96, 16)
     assert small.reasons["batch_size"] == "the largest that fits into memory"
 
 
 @pytest.mark.parametrize("N", [4, 5, 17, 40])
 def test_a_few_images_are_enough(N: int) -> None:
-    chosen = choose(USUAL, N, 300, LAPTOP)
+    chosen = choose(DEFAULT_METHOD, N, 300, LAPTOP)
     assert 4 <= chosen.batch_size <= N
     chosen.method.build(Plan(chosen.epochs, N // chosen.batch_size, chosen.batch_size, chosen.image_size))
 
@@ -110,8 +111,26 @@ def test_every_method_has_settings_for_a_gpu(kind: type[Method], N: int, side: i
     assert chosen.method.views(chosen.image_size)
 
 
+@pytest.mark.parametrize("machine", [LAPTOP, GPU])
+@pytest.mark.parametrize("batch_size", [20, 21, 100])
+def test_the_other_settings_suit_a_batch_of_any_size(batch_size: int, machine: Machine) -> None:
+    chosen = choose(DEFAULT_METHOD, 10_000, 32, machine, Sizes(batch_size=batch_size))
+    chosen.method.build(Plan(chosen.epochs, 10_000 // batch_size, batch_size, 32))
+
+
+@pytest.mark.parametrize("machine", [LAPTOP, GPU])
+@pytest.mark.parametrize("processes", [2, 3, 4, 5, 6, 7, 16])
+def test_any_number_of_processes_can_share_a_batch(
+    processes: int, machine: Machine, as_rank: Callable[..., None]
+) -> None:
+    chosen = choose(DEFAULT_METHOD, 10_000, 32, machine, Sizes(processes=processes))
+    assert chosen.batch_size % processes == 0
+    as_rank(0, of=processes)
+    chosen.method.build(Plan(chosen.epochs, 10_000 // chosen.batch_size, chosen.batch_size, 32))
+
+
 def test_what_is_given_stays() -> None:
-    chosen = choose(DINO, 1_500, 240, LAPTOP, epochs=7, image_size=48, batch_size=20)
+    chosen = choose(DINO, 1_500, 240, LAPTOP, Sizes(epochs=7, image_size=48, batch_size=20))
     assert (chosen.epochs, chosen.image_size, chosen.batch_size) == (7, 48, 20)
     assert chosen.method.arguments["backbone_args"]["img_size"] == 48
     assert set(chosen.reasons) == {"backbone", "weight"}

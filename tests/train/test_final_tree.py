@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,10 @@ def simsiam() -> SimSiam:
     return SimSiam(backbone="resnet10t", backbone_args={"channels": [8, 8, 16, 16]}, dim=16, predictor_hidden=8)
 
 
-def collapse_in(monkeypatch: pytest.MonkeyPatch, epochs: tuple[int, ...]) -> None:
-    """Make z⁰ of all images one point when the trees of these epochs are built, from 0; the final tree is that of 3."""
+def collapse_in(
+    monkeypatch: pytest.MonkeyPatch, epochs: tuple[int, ...], change: Callable[[Tensor], Tensor] = torch.ones_like
+) -> None:
+    """Change z⁰, by default to one point, when the trees of these epochs are built, from 0; the final tree is 3."""
     build, embed_all = EpochTrees.build, EpochTrees._embed_all
     built: list[int] = []
 
@@ -37,7 +40,7 @@ def collapse_in(monkeypatch: pytest.MonkeyPatch, epochs: tuple[int, ...]) -> Non
 
     def one_point(self: EpochTrees) -> tuple[Tensor, Tensor]:
         index, z0 = embed_all(self)
-        return index, torch.ones_like(z0) if built[-1] in epochs else z0
+        return index, change(z0) if built[-1] in epochs else z0
 
     monkeypatch.setattr(EpochTrees, "build", numbered)
     monkeypatch.setattr(EpochTrees, "_embed_all", one_point)
@@ -90,6 +93,19 @@ def test_a_collapsed_encoder_keeps_the_prototypes_of_the_last_epoch(
         run = pretrain(shapes, simsiam(), Hierarchy(levels=(12, 4), start_epoch=1), out=tmp_path / "run", **OPTIONS)
     assert run.finished
     assert len(run.tree.leaves.unique()) == 1
+
+
+def test_an_image_without_a_direction_is_left_out_of_the_final_tree(
+    shapes: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tree cannot be built anew, but the run ends: all other images get the leaf that `tree.assign` finds."""
+    collapse_in(monkeypatch, (3,), lambda z0: z0.index_fill(0, torch.tensor([7]), 0.0))
+    with pytest.warns(UserWarning, match="the finished run keeps the prototypes of the last tree: row 7 .* length 0"):
+        run = pretrain(shapes, simsiam(), Hierarchy(levels=(12, 4), start_epoch=1), out=tmp_path / "run", **OPTIONS)
+    assert run.finished
+    z0 = torch.from_numpy(embed(run, shapes, device="cpu", quiet=True)["z0"])
+    expected = run.tree.assign(z0).index_fill(0, torch.tensor([7]), -1)
+    assert torch.equal(run.tree.leaves, expected)
 
 
 @pytest.mark.parametrize("collapsed", [(2,), (1, 2, 3)])

@@ -20,7 +20,7 @@ from hirl.train import loop as loop_module
 from hirl.train.keeping import Store
 from hirl.train.loop import Loop
 from hirl.train.observer import SilentObserver
-from hirl.train.setup import RunParts, build_paths
+from hirl.train.setup import Components, build_paths
 
 from ..small_methods import METHODS, NAMES, small_arguments
 
@@ -60,7 +60,7 @@ def loop_of(images: Shapes) -> Callable[..., Loop]:
             scaler = torch.amp.GradScaler("cpu", init_scale=scale)
             options = {"plugins": [MixedPrecision("16-mixed", "cpu", scaler)]}
         resolved = None if hierarchy is None else hierarchy.resolve(len(images), EPOCHS)
-        parts = RunParts(
+        parts = Components(
             method=method,
             hierarchy=resolved,
             paths=build_paths(resolved, method, seed=0),
@@ -195,7 +195,7 @@ class Waits(TorchDispatchMode):
 def test_a_gpu_does_not_wait_for_the_check_of_the_loss(
     at_once: tuple[str, ...], expected: int, loop_of: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_module, "AT_ONCE", at_once)
+    monkeypatch.setattr(loop_module, "SYNCHRONOUS_DEVICES", at_once)
     loop = loop_of(small("SimSiam"), scale=None)
     (first, second, third) = loop.loader
     loop._step([first])  # step 0 is checked on any device

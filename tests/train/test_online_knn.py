@@ -77,6 +77,14 @@ def test_what_the_run_is_trained_on_is_not_its_val_part(parts: Path, tmp_path: P
     assert open_val(tmp_path / "only.npz", None, only) is None
 
 
+def test_a_broken_val_split_is_not_taken_for_none(parts: Path, tmp_path: Path) -> None:
+    content = dict(np.load(parts))
+    broken = tmp_path / "broken.npz"
+    np.savez(broken, **content | {"val_images": content["val_images"].astype(np.float64)})
+    with pytest.raises(ValueError, match=r"broken\.npz/val are of type float64"):
+        open_val(broken, None, open_images(broken))
+
+
 def test_training_does_not_depend_on_it(parts: Path, tmp_path: Path) -> None:
     weights = [train(str(parts), tmp_path / str(every), knn_every=every).encoder_file.read_bytes() for every in (0, 1)]
     assert weights[0] == weights[1]

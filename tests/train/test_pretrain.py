@@ -245,7 +245,7 @@ def test_a_loss_that_a_gpu_has_not_waited_for_is_found_before_a_checkpoint(
     poison(monkeypatch, 8)
     listed = {}
     for kind, at_once in (("cpu", ("cpu",)), ("gpu", ())):
-        monkeypatch.setattr(loop, "AT_ONCE", at_once)
+        monkeypatch.setattr(loop, "SYNCHRONOUS_DEVICES", at_once)
         with pytest.raises(ValueError, match=rf"nan at step 8 \(epoch 2\).*last good checkpoint is from step {good}"):
             pretrain(shapes, moco(), None, out=tmp_path / kind, checkpoint_minutes=minutes, **OPTIONS)
         listed[kind] = (tmp_path / kind / "failed_batch.txt").read_text()

@@ -15,6 +15,8 @@ import yaml
 from torch import Tensor
 
 from hirl import Run
+from hirl.encoders.backbones import make_backbone
+from hirl.encoders.encoder_file import EncoderMetadata, save_encoder
 from hirl.explore.embed import embed
 from hirl.ranks import Ranks
 from hirl.runs.checkpoint import load_checkpoint
@@ -84,10 +86,10 @@ def test_a_checkpoint_holds_each_image_once(banks: dict[int, list[dict[str, Any]
 def test_an_image_without_exactly_one_owner_is_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     bank, ranks = Bank(4, 2), Ranks(None)
     bank.collect(torch.arange(4), torch.ones(4, 2), 1)
-    assert len(bank.own(ranks)) == 4
+    assert len(bank.owned_images(ranks)) == 4
     monkeypatch.setattr(Ranks, "sum", lambda _, tensor: 2 * tensor)  # as if another process owned the images too
     with pytest.raises(RuntimeError, match="8 images are owned by the 1 processes, but there are 4"):
-        bank.own(ranks)
+        bank.owned_images(ranks)
 
 
 def test_what_is_clustered_is_the_mean_over_epochs() -> None:
@@ -103,7 +105,7 @@ def test_what_is_clustered_is_the_mean_over_epochs() -> None:
         latest |= {image: F.normalize(z0[image], dim=0) for image in images}
         for image, row in latest.items():
             means[image] = F.normalize(0.25 * means[image] + 0.75 * row, dim=0) if epoch else row
-        index, clustered = bank.to_cluster(ranks)
+        index, clustered = bank.clustering_features(ranks)
         assert index.tolist() == [0, 1, 2, 3, 4]
         expected = torch.stack([means[image] for image in range(5)])
         torch.testing.assert_close(clustered.float(), expected, atol=2e-3, rtol=0)  # in half precision
@@ -111,7 +113,7 @@ def test_what_is_clustered_is_the_mean_over_epochs() -> None:
         bank.load_state_dict(state, ranks)
     without = Bank(5, 3)
     without.load_state_dict(state, ranks)
-    assert torch.equal(without.to_cluster(ranks)[1], state["features"])
+    assert torch.equal(without.clustering_features(ranks)[1], state["features"])
 
 
 def test_what_a_gpu_collects_is_stored_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +129,7 @@ def test_what_a_gpu_collects_is_stored_before_it_is_read(monkeypatch: pytest.Mon
         assert bool((bank.step_of == len(batches)).any()) is (every == 1)  # the last batch waits
         missing, state = bank.missing(ranks), bank.state_dict(ranks)
         assert missing
-        found.append((state, bank.to_cluster(ranks)[0]))
+        found.append((state, bank.clustering_features(ranks)[0]))
     for state, index in found[1:]:
         assert torch.equal(index, found[0][1])
         assert all(torch.equal(state[name], value) for name, value in found[0][0].items())
@@ -192,6 +194,22 @@ def test_the_final_tree_is_that_of_the_images_on_any_number_of_processes(trained
     for run in trained.values():
         arrays = embed(run, device="cpu", quiet=True)
         assert np.array_equal(arrays["path"], run.tree.image_paths.numpy())
+
+
+def test_several_processes_adapt_by_default(tmp_path: Path) -> None:
+    """Nothing is given but the images and the encoder to start from: what is chosen suits the processes."""
+    torch.manual_seed(0)
+    network = {"channels": [8, 8, 16, 16]}
+    metadata = EncoderMetadata("resnet10t", network, 16, (0.5,) * 3, (0.5,) * 3)
+    save_encoder(tmp_path / "start.safetensors", make_backbone("resnet10t", **network).eval(), metadata)
+    np.savez(tmp_path / "images.npz", images=np.random.default_rng(0).integers(0, 256, (80, 16, 16, 3), dtype=np.uint8))
+    line = ("hirl.cli.main", "pretrain", tmp_path / "images.npz", "--encoder", tmp_path / "start.safetensors")
+    line = (*line, "--out", tmp_path / "run", "--accelerator", "cpu", "--epochs", "2")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    wait_for_all([Forked(*line, env=variables | cache) for variables in as_torchrun(3)])
+    run = Run(tmp_path / "run")
+    assert run.finished
+    assert run.config["batch_size"] % 3 == 0
 
 
 POISONED = """

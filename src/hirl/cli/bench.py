@@ -80,7 +80,7 @@ def _fitted(name: str, images: ImageSet, workers: int | None) -> TimedRecipe:
     from hirl.train.speed import TimedRecipe
 
     options = recipe(name)
-    if options["method"].is_adapted:
+    if options["method"].has_adapter:
         raise ValueError(f"the recipe {name!r} adapts a frozen encoder, but must train a network, such as small/dino")
     return TimedRecipe(
         method=options["method"],

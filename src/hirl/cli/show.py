@@ -62,7 +62,7 @@ def show_run(run: RunFolder) -> None:
     console = Console()
     write = partial(console.print, highlight=False, soft_wrap=True)
     config, lines = run.config, list(run.metrics())
-    started = run.starts()
+    started = run.launches()
     write(f"[bold]{escape(str(run.folder))}[/bold]: {run.state}")
     if faults := find_faults(run):
         write(escape(f"broken: {', '.join(faults)}"), style="yellow")

@@ -7,10 +7,10 @@ together get the same images as a single one. Tasks carry their epoch, so worker
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from hirl.data.views.render import Batch, Piece, ViewRenderer, is_batched, join
 from hirl.data.views.view import check_interpolation
 from hirl.signals import shielded
 
+T = TypeVar("T")
 _LARGEST_PIECE = 64  # images per task of a worker: limits shared memory and the wait for the first batch
 _BATCHES_AHEAD = 2
 CPU_PIXELS = 1 << 20  # of the images of an evaluated batch on a CPU: 20 of 224 pixels
@@ -129,8 +130,29 @@ def default_workers(images: ImageSet) -> int:
     """0 for arrays of small images, which are processed batch by batch; else the available cores, at most 8."""
     if is_batched(images):
         return 0
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, 8)
+    return min(available_cores(), 8)
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def grouped(batches: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Consecutive batches in lists of `size`, the parts of a larger batch; an incomplete last list is dropped."""
+    parts: list[T] = []
+    for batch in batches:
+        parts.append(batch)
+        if len(parts) == size:
+            yield parts
+            parts = []
+
+
+def check_batch(batch_size: int, world_size: int) -> None:
+    """Raise a ValueError unless the ranks can share a batch equally."""
+    if batch_size < 1 or batch_size % world_size:
+        multiple = f" and a multiple of world_size, {world_size}" if world_size > 1 else ""
+        raise ValueError(f"batch_size is {batch_size}, but must be at least 1{multiple}")
 
 
 def _check(images: ImageSet, rank: int, world_size: int) -> None:
@@ -170,10 +192,7 @@ class Loader(_Batches):
         _check(images, rank, world_size)
         if not views:
             raise ValueError("views is empty, but a loader needs at least one view")
-        if batch_size < 1 or batch_size % world_size:
-            raise ValueError(
-                f"batch_size is {batch_size}, but must be at least 1 and a multiple of world_size, {world_size}"
-            )
+        check_batch(batch_size, world_size)
         if drop_last and batch_size > len(images):
             raise ValueError(
                 f"batch_size is {batch_size}, but {images.name} has only {len(images)} images: "

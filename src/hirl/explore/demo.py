@@ -73,7 +73,12 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
     alone = {"method": method, "hierarchy": None, "out": out / "shapes-base", "fork_at": (first,)}
     base = pretrain(**shared | alone)
     write(f"\n3/5  Training HIRL: the same network until epoch {first}, then with a tree, rebuilt every epoch.")
-    forked = {"method": method.fresh(), "hierarchy": hierarchy, "out": out / "shapes-hirl", "stage_one": base.folder}
+    forked = {
+        "method": method.unbuilt_copy(),
+        "hierarchy": hierarchy,
+        "out": out / "shapes-hirl",
+        "stage_one": base.folder,
+    }
     hirl = pretrain(**shared | forked)
 
     write("\n4/5  Comparing both with the labels, on pictures that were not trained on.")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
+from hirl.data.loader import available_cores
 from hirl.data.sources.file_images import open_files
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.features.embedding import Embedding
@@ -29,7 +29,7 @@ def unreadable_images(images: ImageSet, *, progress: Progress = no_progress) -> 
 
 def reading_threads() -> int:
     """The number of threads to read with. Decoders release the GIL, so threads are as fast as processes."""
-    return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    return min(8, available_cores())
 
 
 def _fault(images: ImageSet, index: int) -> BadImage | None:

@@ -124,7 +124,7 @@ def _start(encoder: Encoder) -> str:
     begun, origin = encoder.run.config["encoder"], encoder.run.origin
     first = "Trained from random weights" if begun is None else f"Trained from `{one_line(str(begun))}`"
     first += "" if origin is None else f" ({one_line(str(origin))})"
-    starts: list[dict[str, Any]] = encoder.run.starts()
+    starts: list[dict[str, Any]] = encoder.run.launches()
     libraries = starts[-1].get("versions") if starts else None
     return f"{first}, with {_versions(libraries)}." if isinstance(libraries, dict) else f"{first}."
 

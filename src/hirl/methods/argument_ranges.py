@@ -1,4 +1,4 @@
-"""Valid ranges of the methods' numeric arguments: a name means the same in every method of the package."""
+"""Valid ranges of the methods' numeric arguments: each name has the same range in every method."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def check_ranges(method: Method) -> None:
         if value is None or name not in AT_LEAST.keys() | ABOVE_0 | FRACTIONS:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{name} is {value!r}, but must be a number.")
+            raise ValueError(f"{name} is {value!r}, but must be a number")
         if not math.isfinite(value):
-            raise ValueError(f"{name} is {value}, but must be a finite number.")
+            raise ValueError(f"{name} is {value}, but must be a finite number")
         if name in AT_LEAST and value < AT_LEAST[name]:
-            raise ValueError(f"{name} is {value}, but must be at least {AT_LEAST[name]}.")
+            raise ValueError(f"{name} is {value}, but must be at least {AT_LEAST[name]}")
         if name in ABOVE_0 and value <= 0:
-            raise ValueError(f"{name} is {value}, but must be above 0.")
+            raise ValueError(f"{name} is {value}, but must be above 0")
         if name in FRACTIONS and not 0 <= value <= 1:
-            raise ValueError(f"{name} is {value}, but must be between 0 and 1.")
+            raise ValueError(f"{name} is {value}, but must be between 0 and 1")

@@ -26,6 +26,7 @@ class Plan:
     batch_size: int  # images per step, over all ranks
     image_size: int
     channels: int = 3
+    accumulate: int = 1  # parts that a batch is split into
 
     @property
     def steps(self) -> int:
@@ -96,16 +97,16 @@ class Method(nn.Module, ABC):
 
     @property
     def trained_features(self) -> nn.Module:
-        """The module whose first output in `forward` has the features of the first view, with their graph, in front."""
+        """The module whose first output in `forward` starts with the first view's features, with their graph."""
         return self.encoder
 
-    def fix(self, layers: Iterable[nn.Module]) -> None:
+    def keep_in_eval(self, layers: Iterable[nn.Module]) -> None:
         """Keep these layers in eval mode from now on."""
         self._fixed = (*self._fixed, *layers)
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Method:
-        """Set the mode; layers that are fixed stay in eval mode."""
+        """Set the mode; layers of `keep_in_eval` stay in eval mode."""
         super().train(mode)
         for layer in self._fixed:
             layer.eval()
@@ -116,11 +117,11 @@ class Method(nn.Module, ABC):
         """`timm.create_model(backbone, num_classes=0, **encoder_args)` makes a network for the encoder's weights."""
         given = self.backbone_args or {}
         if "in_chans" in given:
-            raise ValueError("backbone_args may not set in_chans: the number of channels is that of the images.")
+            raise ValueError("backbone_args may not set in_chans: the number of channels is that of the images")
         return backbones.timm_arguments(self.backbone, in_chans=self.plan.channels, **given)
 
     @property
-    def is_adapted(self) -> bool:
+    def has_adapter(self) -> bool:
         """Whether the backbone stays frozen, and an adapter on its features is trained."""
         return "adapter" in (self.backbone_args or {})
 
@@ -199,8 +200,8 @@ class Method(nn.Module, ABC):
         """The constructor's arguments and their values as plain data, which YAML preserves."""
         return {name: _plain(getattr(self, name)) for name in inspect.signature(type(self)).parameters}
 
-    def fresh(self) -> Method:
-        """The method before `build`, with the same arguments: its networks are made once."""
+    def unbuilt_copy(self) -> Method:
+        """A new, unbuilt method with the same arguments."""
         return type(self)(**self.arguments)
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""Facts about a method that others go by: how its publication evaluates the encoder, and what training costs."""
+"""What other packages need to know about a method: its published evaluation, and what training costs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class LinearTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The defaults are those of a method about which nothing else is known.
+    """The defaults are for methods without published facts.
 
     linear: the published linear classification, which `linear.setting: official` repeats
     interpolation: how images are resized for KNN and for testing a linear classifier
     cascade_lr: the rate of a Cascade Mask R-CNN on the encoder, at 16 images per step; None for the usual one
     online_assignment: whether the method assigns images to clusters anew at every step
-    time: that of its recipe in small/ per image on a CPU, where that of small/moco_v2 is 1
+    time: CPU time per image of its small/ recipe, relative to small/moco_v2
     gradient_views: activations kept per image for the backward pass, in those of one view of full size
     """
 

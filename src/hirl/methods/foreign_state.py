@@ -17,7 +17,7 @@ from hirl.encoders.checkpoints import strip_wrappers
 from hirl.encoders.encoder_file import Weights, fit_weights, load_content
 from hirl.methods.base import Method
 
-NOWHERE = ""  # for tensors that have no counterpart here
+DROPPED = ""  # for tensors that have no counterpart here
 _MOCO_V2 = (
     (r"encoder_q\.fc\.", "query.head.layers."),
     (r"encoder_q\.", "query.backbone."),
@@ -25,7 +25,7 @@ _MOCO_V2 = (
     (r"encoder_k\.", "key.backbone."),
 )
 _DINO = (
-    (r"head\.last_layer\.weight_g", NOWHERE),  # checked to be 1: rows of unit length
+    (r"head\.last_layer\.weight_g", DROPPED),  # checked to be 1: rows of unit length
     (r"head\.last_layer\.weight_v", "{network}.head.last_layer.weight"),
     (r"(backbone|head)\.", r"{network}.\1."),
 )
@@ -38,8 +38,8 @@ class ForeignState:
     kind: str  # of method
     file: Path
     weights: Weights
-    arguments: dict[str, Any]  # of the method: what the shapes of its heads tell, and what suits a trained one
-    parts: str  # what the file has, in words
+    arguments: dict[str, Any]  # of the method: inferred from head shapes, plus settings for a trained method
+    description: str  # of what the file has
 
     def load_into(self, method: Method) -> None:
         """Load all of it into a method that has been built, or raise a ValueError with the list of what does not fit.
@@ -75,11 +75,11 @@ def find_foreign_state(kind: type[Method], file: Path) -> ForeignState | None:
     for within, renames in known.renames.items():
         for name, tensor in (strip_wrappers(content.get(within)) or {}).items():
             place = _place(name, renames)
-            if place != NOWHERE:
+            if place != DROPPED:
                 found[place] = tensor
             elif not torch.allclose(tensor, torch.ones_like(tensor)):
                 raise ValueError(f"{name} of {str(file)!r} is not 1: prototypes have unit length here")
-    if not known.signs <= found.keys():
+    if not known.required <= found.keys():
         return None
     parts = known.complete(found)
     return ForeignState(kind.__name__, file, found, known.arguments(found), parts)
@@ -88,7 +88,7 @@ def find_foreign_state(kind: type[Method], file: Path) -> ForeignState | None:
 def _place(name: str, renames: tuple[tuple[str, str], ...]) -> str:
     for pattern, to in renames:
         if re.match(pattern, name):
-            return NOWHERE if to == NOWHERE else re.sub(rf"^{pattern}", to, name)
+            return DROPPED if to == DROPPED else re.sub(rf"^{pattern}", to, name)
     return name
 
 
@@ -125,29 +125,29 @@ def _dino_arguments(found: Weights) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Layout:
     """How the authors of a method lay out its checkpoints.
 
     renames: by dictionary in the file, from the names there to the names here
-    signs: tensors, by their names here, without which a file is another one
+    required: tensors a file must have to be recognised, by their names here
     complete: brings the tensors into the shapes here, and says what they are
     arguments: of a method that goes on from there
     """
 
     renames: dict[str, tuple[tuple[str, str], ...]]
-    signs: frozenset[str]
+    required: frozenset[str]
     complete: Callable[[Weights], str]
     arguments: Callable[[Weights], dict[str, Any]]
 
 
 STATES = {
-    "MoCoV2": _Known(
+    "MoCoV2": _Layout(
         {"state_dict": _MOCO_V2},
         frozenset({"query.head.layers.0.weight", "query.head.layers.2.weight"}),
         _complete_moco_v2,
         _moco_v2_arguments,
     ),
-    "DINO": _Known(
+    "DINO": _Layout(
         {
             **{
                 network: tuple((pattern, to.replace("{network}", network)) for pattern, to in _DINO)

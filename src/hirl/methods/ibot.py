@@ -33,7 +33,7 @@ class Hidden(NamedTuple):
     mask: Tensor  # (n, h, w) bool
     crop: Tensor  # (H,) the crop of each, in 0..n-1
     patch: Tensor  # (H,) its place in the crop, in 0..T-1
-    together: Tensor  # (H,) how many the crop hides
+    hidden_per_crop: Tensor  # (H,) how many the crop hides
 
     @classmethod
     def of(cls, mask: Tensor, on_cpu: Tensor) -> Hidden:
@@ -220,4 +220,4 @@ def patch_distillation(
         targets = ((teacher - centre) / teacher_temperature).softmax(-1)
         scaled = student / student_temperature
         entropies = scaled.logsumexp(-1) - (targets * scaled).sum(-1)  # (H,)
-        return (entropies / hidden.together).sum() / len(hidden.mask)
+        return (entropies / hidden.hidden_per_crop).sum() / len(hidden.mask)

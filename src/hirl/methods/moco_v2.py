@@ -20,16 +20,16 @@ from torch import Tensor, nn
 
 from hirl import ranks
 from hirl.data.upload import upload
-from hirl.data.views import Jitter, View, pair
+from hirl.data.views import View, pair
 from hirl.encoders.backbones import make_backbone, open_residual_branches
 from hirl.encoders.backbones import width as width_of
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, move_towards, warmed_up_cosine
 from hirl.methods.facts import Facts, LinearTraining
-from hirl.methods.parts.augmentations import blur_unless_small
+from hirl.methods.parts.augmentations import moco_view
 from hirl.methods.parts.mlp import MLP
 from hirl.methods.parts.set_size import LARGE_SET, queue_length
-from hirl.methods.parts.split_batch_norm import average_statistics, split_batch_norm
+from hirl.methods.parts.split_batch_norm import average_statistics, fitting_groups, split_batch_norm
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -80,16 +80,16 @@ class MoCoV2(Method):
             queue_length=queue_length(images, batch_size, most=65536),
             momentum=0.99 if few else 0.999,
             temperature=0.1 if few else 0.2,
-            bn_splits=min(8, batch_size // 2),
+            bn_splits=fitting_groups(batch_size, 1, most=8) or 1,
         )
 
     # Networks
 
     def build(self, plan: Plan) -> None:
-        self._check(plan)
         self.plan = plan
+        self._check(plan)
         network = make_backbone(self.backbone, **open_residual_branches(self.backbone) | self.encoder_args)
-        if self.bn_splits > ranks.world().size:
+        if self.bn_splits > ranks.world().size and not self.has_adapter:
             split_batch_norm(network, self.bn_splits // ranks.world().size)
         width = width_of(network)
         head = MLP(width, self.hidden or width, self.dim, hidden_norm=False)
@@ -104,22 +104,22 @@ class MoCoV2(Method):
         if self.queue_length < plan.batch_size or self.queue_length % plan.batch_size:
             fitting = max(1, round(self.queue_length / plan.batch_size)) * plan.batch_size
             raise ValueError(
-                f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} images "
-                f"over all ranks: {fitting} fits."
+                f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} "
+                f"images: {fitting} fits"
             )
-        self._check_splits(plan.batch_size, ranks.world().size)
+        if not self.has_adapter:  # the batch norm of a frozen network uses stored statistics
+            self._check_splits(plan, ranks.world().size)
 
-    def _check_splits(self, batch: int, world: int) -> None:
-        def fits(splits: int) -> bool:
-            return splits >= 1 and splits % world == 0 and batch % splits == 0 and batch // splits >= 2
-
-        if not fits(self.bn_splits):
-            fitting = [splits for splits in range(1, batch) if fits(splits)]
-            nearest = min(fitting, key=lambda splits: abs(splits - self.bn_splits), default=None)
-            raise ValueError(
-                f"bn_splits is {self.bn_splits}, but must be a multiple of the {world} ranks and cut the batch of "
-                f"{batch} images into equal groups of 2 or more: {'no value' if nearest is None else nearest} fits."
-            )
+    def _check_splits(self, plan: Plan, world: int) -> None:
+        images, splits = plan.batch_size // plan.accumulate, self.bn_splits
+        if splits >= 1 and splits % world == 0 and images % splits == 0 and images // splits >= 2:
+            return
+        fitting = fitting_groups(images, world, most=splits)
+        batch = f"{images} images of {'the batch' if plan.accumulate == 1 else 'a part of the batch'}"
+        raise ValueError(
+            f"bn_splits is {splits}, but must {f'be a multiple of the {world} ranks and ' if world > 1 else ''}cut the "
+            f"{batch} into equal groups of 2 or more: {'no value' if fitting is None else fitting} fits"
+        )
 
     @property
     def encoder(self) -> nn.Module:
@@ -137,9 +137,7 @@ class MoCoV2(Method):
 
     def views(self, image_size: int) -> tuple[View, ...]:
         """Two draws of one augmentation."""
-        jitter = Jitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, probability=0.8)
-        blur = blur_unless_small(image_size, 0.5)
-        return pair(View(size=image_size, scale=(0.2, 1.0), jitter=jitter, grey=0.2, blur=blur))
+        return pair(moco_view(image_size))
 
     # Loss
 

@@ -95,16 +95,16 @@ class MoCoV3(Method):
         ):
             raise ValueError(
                 f"backbone {self.backbone!r} is not a plain vision transformer with position embeddings, but MoCo v3 "
-                "takes one, e.g. vit_small_patch16_224."
+                "takes one, e.g. vit_small_patch16_224"
             )
         if outline.embed_dim % 4:
             raise ValueError(
                 f"backbone {self.backbone!r} has tokens of width {outline.embed_dim}, but sine-cosine positions of "
-                "rows and columns need a multiple of 4."
+                "rows and columns need a multiple of 4"
             )
         self.views(plan.image_size)  # checks the size
         if plan.batch_size < 2:
-            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2: images are contrasted.")
+            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2: images are contrasted")
 
     @property
     def encoder(self) -> nn.Module:

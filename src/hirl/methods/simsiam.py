@@ -15,13 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl.data.views import Jitter, View, pair
+from hirl.data.views import View, pair
 from hirl.encoders.backbones import make_backbone
 from hirl.encoders.backbones import width as width_of
 from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
 from hirl.methods.facts import Facts, LinearTraining
-from hirl.methods.parts.augmentations import blur_unless_small
+from hirl.methods.parts.augmentations import moco_view
 from hirl.methods.parts.mlp import MLP
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
@@ -59,8 +59,8 @@ class SimSiam(Method):
 
     def build(self, plan: Plan) -> None:
         """Make the networks. A ResNet's residual branches start at 0, as in the original and by default in timm."""
-        self._check(plan)
         self.plan = plan
+        self._check(plan)
         network = make_backbone(self.backbone, **self.encoder_args)
         width = width_of(network)
         hidden = self.hidden or width
@@ -72,7 +72,7 @@ class SimSiam(Method):
     def _check(self, plan: Plan) -> None:
         check_ranges(self)
         if plan.batch_size < 2:
-            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2 for batch norm.")
+            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2 for batch norm")
 
     @property
     def encoder(self) -> nn.Module:
@@ -82,9 +82,7 @@ class SimSiam(Method):
 
     def views(self, image_size: int) -> tuple[View, ...]:
         """Two draws of one augmentation, that of MoCo v2."""
-        jitter = Jitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, probability=0.8)
-        blur = blur_unless_small(image_size, 0.5)
-        return pair(View(size=image_size, scale=(0.2, 1.0), jitter=jitter, grey=0.2, blur=blur))
+        return pair(moco_view(image_size))
 
     # Loss
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
 from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.parts.augmentations import blur_unless_small, local_crop_size
+from hirl.methods.parts.crops import by_size
 from hirl.methods.parts.cross_view import cross_view_entropy
 from hirl.methods.parts.lars import LARS
 from hirl.methods.parts.mlp import MLP
@@ -44,8 +44,8 @@ class Network(nn.Module):
         Batch norm takes crops of equal size together in the backbone, and all crops together in the projector.
         """
         features = []
-        for _, equal in groupby(crops, key=lambda crop: crop.shape[-1]):
-            batch = torch.cat(list(equal)).contiguous(memory_format=torch.channels_last)
+        for equal in by_size(crops):
+            batch = torch.cat(equal).contiguous(memory_format=torch.channels_last)
             features.append(self.backbone(batch))
         z0: Tensor = self.head(torch.cat(features))
         return z0
@@ -110,8 +110,8 @@ class SwAV(Method):
     # Networks
 
     def build(self, plan: Plan) -> None:
-        self._check(plan)
         self.plan = plan
+        self._check(plan)
         backbone = backbones.make_backbone(
             self.backbone, **backbones.open_residual_branches(self.backbone) | self.encoder_args
         )
@@ -131,13 +131,13 @@ class SwAV(Method):
         if self.queue_length < 0 or self.queue_length % plan.batch_size:
             fitting = max(1, round(self.queue_length / plan.batch_size)) * plan.batch_size
             raise ValueError(
-                f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} images "
-                f"over all ranks, or 0 for no queue: {fitting} fits."
+                f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} "
+                f"images, or 0 for no queue: {fitting} fits"
             )
         if self.epsilon < SMALLEST_EPSILON:
-            raise ValueError(f"epsilon is {self.epsilon}, but must be at least {SMALLEST_EPSILON}.")
+            raise ValueError(f"epsilon is {self.epsilon}, but must be at least {SMALLEST_EPSILON}")
         if plan.batch_size < 2:
-            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2 to balance over prototypes.")
+            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2 to balance over prototypes")
 
     @property
     def encoder(self) -> nn.Module:

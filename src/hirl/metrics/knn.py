@@ -12,6 +12,7 @@ from hirl.metrics.neighbours import nearest_rows
 
 KS = (10, 20, 100, 200)
 TEMPERATURE = 0.07
+QUERY_EVERY = 5
 
 
 def knn_accuracy(
@@ -49,6 +50,20 @@ def knn_accuracy(
                 done = k
                 correct[place, level] += (votes.argmax(1) == truth).sum()
     return correct.cpu().double() / len(test)
+
+
+def held_out_accuracy(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(levels,): `best_accuracy` of every fifth row as a query, with the others as the gallery; the queries' labels.
+
+    Features are (N, D), labels (N, levels).
+    """
+    query = torch.arange(len(features)) % QUERY_EVERY == 0
+    return best_accuracy(features[~query], labels[~query], features[query], labels[query]), labels[query]
+
+
+def best_accuracy(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> Tensor:
+    """(levels,): `knn_accuracy` with the best of the usual numbers of neighbours that there are images for."""
+    return knn_accuracy(train, train_labels, test, test_labels, ks=fitting_ks(len(train))).amax(0)
 
 
 def fitting_ks(N: int) -> tuple[int, ...]:

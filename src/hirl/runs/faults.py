@@ -31,7 +31,7 @@ def find_faults(run: RunFolder) -> list[str]:
     has_ended = found["encoder.safetensors"].is_file() and compared
     if (has_ended and not run.finished) or (found["last.ckpt"].is_file() and not run.saved):
         faults.append("metrics.jsonl lacks its last reports")
-    lost = {run.about_file: run.saved and not run.starts()}
+    lost = {run.about_file: run.saved and not run.launches()}
     lost[run.adaptation_file] = run.finished and run.is_adapted and run.adaptation is None
     faults += [
         f"{file.name} is {'damaged' if file.is_file() else 'missing'}" for file, is_lost in lost.items() if is_lost

@@ -163,7 +163,7 @@ class RunFolder:
         """The name of the method's class."""
         return str(self.config["method"]["class_path"]).rpartition(".")[2]
 
-    def starts(self) -> list[dict[str, Any]]:
+    def launches(self) -> list[dict[str, Any]]:
         """The entries of about.json: command, versions, machine and so on per start. A damaged file has none."""
         return About(self.about_file).entries()
 
@@ -177,7 +177,7 @@ class RunFolder:
             left_over.unlink()
         About(self.about_file).add_start()
 
-    def add_resolved(self, resolved: dict[str, Any]) -> None:
+    def record_resolved(self, resolved: dict[str, Any]) -> None:
         """Add to the entry of this start the derived settings, such as the learning rate for the batch size.
 
         It is not part of config.yaml, which is the input of the run: read as a recipe again, a learning rate that has
@@ -185,7 +185,7 @@ class RunFolder:
         """
         About(self.about_file).extend_start({"resolved": resolved})
 
-    def add_start(self, provenance: Provenance) -> None:
+    def record_origin(self, provenance: Provenance) -> None:
         """Add to the entry of this start where the weights come from that the run starts with."""
         About(self.about_file).extend_start({"started_from": asdict(provenance)})
 

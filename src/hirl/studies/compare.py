@@ -169,7 +169,7 @@ def _trained(
         more["fork_at"] = tuple(sorted({arm.start_epoch for arm in arms if arm is not None} - {0}))
     elif base is not None and fork_file(base, hierarchy.start_epoch) is not None:
         more["stage_one"] = base.folder
-    method = options["method"].fresh()
+    method = options["method"].unbuilt_copy()
     return pretrain(data, **{**options, "method": method, "hierarchy": hierarchy, "out": place} | more)
 
 

@@ -90,7 +90,9 @@ def tune(
         for name in names:
             sizes, paths = named[name]
             chosen = replace(hierarchy, levels=sizes, negatives=paths)
-            run = pretrain(kept, method.fresh(), chosen, out=folder / name, channels=channels, seed=seed, **options)
+            run = pretrain(
+                kept, method.unbuilt_copy(), chosen, out=folder / name, channels=channels, seed=seed, **options
+            )
             losses[sizes, paths] = held_out_loss(run, type(method), held, seed, device=device)
             write_tables(folder, {"tuning": _table(losses)})
     for name, choice in named.items():  # those of other processes or an earlier call

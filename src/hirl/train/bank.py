@@ -1,7 +1,7 @@
 """Z̃, the features that are clustered (Alg. 2): embedded in a pass over all images, or kept from training in a bank.
 
-The pass is the paper's, and that of the ImageNet recipes. The bank saves its time and changes what is clustered: z⁰ of
-augmented views instead of the uncropped image, with batch norm in training mode, by the encoders of up to some epochs
+The paper uses the pass, and so do the ImageNet recipes. The bank avoids it, but its features differ: z⁰ of augmented
+views instead of the uncropped image, with batch norm in training mode, by the encoders of up to some epochs
 ago instead of the current one, in half precision. It is the default elsewhere.
 """
 
@@ -36,36 +36,36 @@ class Bank:
         self.unreadable = torch.zeros(N, dtype=torch.bool)  # the same on every process
         self.momentum = momentum
         self.means: Tensor | None = None  # (N, D), the same on every process
-        self._waiting: list[tuple[Tensor, Tensor, int]] = []  # collected, but still on the device
+        self._pending: list[tuple[Tensor, Tensor, int]] = []  # collected, but still on the device
 
     def collect(self, index: Tensor, z0: Tensor, step: int) -> None:
         """Store z⁰ (B, D) of the images at `index` (B,); `step` is the number of steps including this one."""
-        self._waiting.append((index, F.normalize(z0.float(), dim=1).half(), step))
-        if len(self._waiting) >= COPY_EVERY.get(z0.device.type, COPY_EVERY_ELSEWHERE):
+        self._pending.append((index, F.normalize(z0.float(), dim=1).half(), step))
+        if len(self._pending) >= COPY_EVERY.get(z0.device.type, COPY_EVERY_ELSEWHERE):
             self._store()
 
     def _store(self) -> None:
         """Copy what has been collected; to be called before `features` or `step_of` is read."""
-        if not self._waiting:
+        if not self._pending:
             return
-        counts = [len(index) for index, _, _ in self._waiting]
-        index = torch.cat([index for index, _, _ in self._waiting]).cpu().split(counts)
-        units = torch.cat([units for _, units, _ in self._waiting]).cpu().split(counts)
-        for where, rows, (_, _, step) in zip(index, units, self._waiting, strict=True):
+        counts = [len(index) for index, _, _ in self._pending]
+        index = torch.cat([index for index, _, _ in self._pending]).cpu().split(counts)
+        units = torch.cat([units for _, units, _ in self._pending]).cpu().split(counts)
+        for where, rows, (_, _, step) in zip(index, units, self._pending, strict=True):
             self.features[where] = rows
             self.step_of[where] = step
-        self._waiting = []
+        self._pending = []
 
     def replace(self, index: Tensor, z0: Tensor, step: int, ranks: Ranks) -> None:
         """Store z⁰ of all images from a pass, in which no image came to two processes, in place of everything else."""
-        self._waiting = []
+        self._pending = []
         self.step_of.fill_(NEVER)
         self.features.zero_()
         self.collect(index, z0, step)
         self._store()
         self.unreadable = ranks.max(self.step_of) == NEVER
 
-    def own(self, ranks: Ranks) -> Tensor:
+    def owned_images(self, ranks: Ranks) -> Tensor:
         """Return the images (n,) that this process owns; each image that was ever stored has exactly one owner."""
         self._store()
         claim = self.step_of.long() * ranks.size + (ranks.size - 1 - ranks.rank)
@@ -81,12 +81,12 @@ class Bank:
         self._store()
         return bool(((ranks.max(self.step_of) == NEVER) & ~self.unreadable).any())
 
-    def to_cluster(self, ranks: Ranks) -> tuple[Tensor, Tensor]:
+    def clustering_features(self, ranks: Ranks) -> tuple[Tensor, Tensor]:
         """Return the images (n,) that this process owns and the features of them to cluster (n, D), once per epoch.
 
         The mean over epochs begins at the first call, so that runs with any momentum start from one stage one.
         """
-        own = self.own(ranks)
+        own = self.owned_images(ranks)
         if self.momentum == 0:
             return own, self.features[own]
         latest = self._gathered(own, ranks).float()
@@ -105,13 +105,13 @@ class Bank:
 
     def state_dict(self, ranks: Ranks) -> dict[str, Tensor]:
         """Return one bank with the images of all processes, the same on each; of a single process it is no copy."""
-        features = self._gathered(self.own(ranks), ranks)
+        features = self._gathered(self.owned_images(ranks), ranks)
         state = {"features": features, "step_of": ranks.max(self.step_of), "unreadable": self.unreadable}
         return state if self.means is None else state | {"means": self.means}
 
     def load_state_dict(self, state: dict[str, Any], ranks: Ranks) -> None:
         """Restore all images on the first process; the others start empty."""
-        self._waiting = []
+        self._pending = []
         self.features.copy_(state["features"])
         self.means = state["means"].clone() if "means" in state else None
         self.step_of.copy_(state["step_of"] if ranks.rank == 0 else torch.full_like(self.step_of, NEVER))

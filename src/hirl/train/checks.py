@@ -15,7 +15,7 @@ from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method
 from hirl.processes import Precision
 from hirl.runs.folder import folder_name
-from hirl.train.defaults import USUAL, small_recipe
+from hirl.train.defaults import DEFAULT_METHOD, small_recipe
 from hirl.train.settings import GivenSettings, Settings
 
 
@@ -26,7 +26,7 @@ def find_method(method: Method | type[Method] | str | None) -> Method | type[Met
     """
     if isinstance(method, str):
         method = find_class(method, Method)
-    method = USUAL if method is None else method
+    method = DEFAULT_METHOD if method is None else method
     if isinstance(method, type) and issubclass(method, Method):
         return method if small_recipe(method) else method()
     if not isinstance(method, Method):
@@ -47,17 +47,17 @@ def as_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierarchy |
     return hierarchy
 
 
-CHOSEN = ("epochs", "batch_size", "image_size", "devices", "workers")  # may be None, for the default
-LEASTS = dict.fromkeys(("seed", "keep_every", "knn_every", "checkpoint_minutes", "workers"), 0)
-LEASTS |= {"batch_size": 2, "image_size": 8}  # losses compare images of a batch; networks downsample
+OPTIONAL = ("epochs", "batch_size", "image_size", "devices", "workers")  # may be None, for the default
+MINIMA = dict.fromkeys(("seed", "keep_every", "knn_every", "checkpoint_minutes", "workers"), 0)
+MINIMA |= {"batch_size": 2, "image_size": 8}  # losses compare images of a batch; networks downsample
 CHOICES = {"precision": get_args(Precision), "accelerator": ("auto", "cpu", "cuda", "mps")}
 
 
 def check_numbers(**numbers: Any) -> None:
     """Check the numbers that can be checked without the images: all are whole numbers except minutes."""
     for name, value in numbers.items():
-        least = LEASTS.get(name, 1)
-        if value is None and name in CHOSEN:
+        least = MINIMA.get(name, 1)
+        if value is None and name in OPTIONAL:
             continue
         is_time = name.endswith("minutes")
         fits = isinstance(value, SupportsIndex) or (is_time and isinstance(value, float))
@@ -87,9 +87,9 @@ def check_settings(
     _check_adaptation(settings)
     hierarchy = settings.hierarchy
     if hierarchy is None and stage_one is not None:
-        raise ValueError("--stage_one is given, but must not be without a hierarchy: a baseline has only one stage")
+        raise ValueError("--stage_one needs a hierarchy: a baseline has only one stage")
     if hierarchy is not None and fork_at:
-        raise ValueError("--fork_at is given, but is only for baselines (--hierarchy null): HIRL starts from them")
+        raise ValueError("--fork_at needs a baseline (--hierarchy null): HIRL starts from its states")
     if any(not 1 <= epoch < settings.epochs for epoch in fork_at):
         given = ", ".join(map(str, fork_at))
         raise ValueError(f"--fork_at is {given}, but must be epochs from 1 to {settings.epochs - 1}")
@@ -101,11 +101,11 @@ def _check_adaptation(settings: Settings) -> None:
         raise ValueError(f"cached_views is {settings.cached_views}, but must be at least 2: methods compare views")
     if not 0 <= settings.neighbours <= 1:
         raise ValueError(f"neighbours is {settings.neighbours}, but must be a share of the images between 0 and 1")
-    adapted = settings.method.is_adapted
+    adapted = settings.method.has_adapter
     if adapted and settings.encoder is None:
-        raise ValueError("backbone_args has an adapter, but must not without an --encoder to adapt")
+        raise ValueError("backbone_args has an adapter but no encoder to adapt: give --encoder")
     if settings.neighbours and not adapted:
-        raise ValueError("neighbours is given, but must not be without a frozen encoder, whose features determine them")
+        raise ValueError("neighbours needs a frozen encoder: neighbours are found in its features")
     if settings.unfreeze and settings.encoder is None:
         raise ValueError(f"unfreeze is {settings.unfreeze}, but must be 0 without an --encoder to start from")
     if settings.unfreeze and adapted:

@@ -11,20 +11,19 @@ from typing import Any
 
 from hirl.config import find_class, read_options
 from hirl.encoders.backbones import has_tokens
-from hirl.encoders.last_blocks import Blocks
-from hirl.features.open_encoder import Encoder
+from hirl.hierarchy.settings import EQ_4_WEIGHT
 from hirl.methods import Method, MoCoV2
-from hirl.methods.foreign_state import ForeignState
 from hirl.methods.parts.set_size import LARGE_SET, power_of_two, queue_length
+from hirl.methods.parts.split_batch_norm import fitting_groups
 from hirl.recipes import recipe_names
 from hirl.train.machine import GB, Machine
 
-USUAL: type[Method] = MoCoV2  # the fastest of the six on a CPU, and takes images of any size
-LARGER = "imagenet/moco_v2"
-SMALL, ADAPT = "small/", "adapt/"  # folders of recipes
+DEFAULT_METHOD: type[Method] = MoCoV2  # the fastest of the six on a CPU, and takes images of any size
+PAPER_RECIPE = "imagenet/moco_v2"
+SMALL = "small/"  # folder of recipes
 
 # On a CPU, the largest image size is chosen with which the run ends within this many minutes.
-MINUTES = {96: 10, 64: 40, 32: 60}
+MAX_MINUTES = {96: 10, 64: 40, 32: 60}
 # Milliseconds that an image takes on one core with small/moco_v2: reading a photo, and the network at 96 px. 1,500
 # photos took 623 s for 100 epochs at 64 px on two cores (benchmarks.photos).
 READING, NETWORK = 2.5, 13.0
@@ -33,15 +32,35 @@ PATCHES = 16  # per side of an image, for small transformers
 # Epochs: 100 for 1,500 images. The total number of images processed grows more slowly than their number.
 EPOCHS, EPOCHS_AT, EPOCHS_POWER = 100, 1_500, 0.6
 LEAST_EPOCHS, MOST_EPOCHS = 10.0, 200.0
-# For an encoder whose last blocks train.
-UNFROZEN_EPOCHS, UNMEASURED_WEIGHT = 10, 0.1
-# For a method that continues from its authors' checkpoint.
-CONTINUED_EPOCHS = 30
-GENTLE = 0.1  # of the published learning rate: the full one would first undo what was learnt
+SCRATCH_START_SHARE = 0.5  # T₁ as a share of the epochs, as in the recipes of small/
 
 # For a GPU.
 GPU_BYTES = {"resnet18": 30e6, "resnet50": 110e6}  # memory per view at 224 px; other networks count as a ResNet-50
 GPU_BATCH, CPU_BATCH = 256, 128  # largest batches
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a run that are given, None for those to be chosen; and what shares a batch."""
+
+    image_size: int | None = None
+    batch_size: int | None = None
+    epochs: int | None = None
+    processes: int = 1
+    accumulate: int = 1
+
+    def shared(self, batch_size: int) -> int:
+        """The batch size, rounded down so that the processes can share it equally; at least 2 images for each."""
+        return batch_size if self.processes == 1 else max(2, batch_size // self.processes) * self.processes
+
+    def grouped(self, arguments: dict[str, Any], batch_size: int) -> dict[str, Any]:
+        """The arguments of a method, with `bn_splits`, if it has any, of what a forward pass gets."""
+        if "bn_splits" not in arguments:
+            return arguments
+        most = arguments["bn_splits"]
+        return arguments | {
+            "bn_splits": fitting_groups(batch_size // self.accumulate, self.processes, most=most) or most
+        }
 
 
 @dataclass(frozen=True)
@@ -52,24 +71,17 @@ class Choices:
     image_size: int
     batch_size: int
     epochs: int
-    weight: float  # of L_SPD
+    weight: float  # of L_SPD, by default
+    start_share: float  # T₁ as a share of the epochs, by default
     reasons: dict[str, str] = field(default_factory=dict)
 
 
-def choose(
-    kind: type[Method],
-    N: int,
-    side: int,
-    machine: Machine,
-    *,
-    image_size: int | None = None,
-    batch_size: int | None = None,
-    epochs: int | None = None,
-) -> Choices:
-    """Choose each setting that is None for N images, whose shorter side typically has `side` pixels.
+def choose(kind: type[Method], N: int, side: int, machine: Machine, sizes: Sizes = Sizes()) -> Choices:
+    """Choose what is not given for N images, whose shorter side typically has `side` pixels.
 
-    Values that are given are kept. `kind` must have a recipe in small/.
+    `kind` must have a recipe in small/.
     """
+    image_size, batch_size, epochs = sizes.image_size, sizes.batch_size, sizes.epochs
     on_gpu = machine.device == "cuda"
     reasons: dict[str, str] = {}
     if epochs is None:
@@ -77,119 +89,34 @@ def choose(
         reasons["epochs"] = f"{epochs * N:,} images in all"
         if on_gpu:
             epochs = max(epochs, 50)
-            reasons["epochs"] = "more for fewer images"
+            reasons["epochs"] = "small sets get more epochs"
     if image_size is None and on_gpu:
         image_size = _gpu_size(kind, side)
-        reasons["image_size"] = f"at most the {side} px of the images, and 224"
+        reasons["image_size"] = f"the images' {side} px, but at most 224"
     elif image_size is None:
         image_size = _cpu_size(kind, N, side, epochs, machine.cores)
         reasons["image_size"] = _size_reason(kind, N, side, epochs, machine.cores, image_size)
-        longest = MINUTES[min(MINUTES)]
+        longest = MAX_MINUTES[min(MAX_MINUTES)]
         if "epochs" in reasons and minutes(kind, N, image_size, epochs, machine.cores) > longest:
             epochs = max(2, int(epochs * longest / minutes(kind, N, image_size, epochs, machine.cores)))
             reasons["epochs"] = f"as many as fit into an hour with {N:,} images"
     if batch_size is None:
         per_image = _gpu_bytes(kind, N, image_size) if on_gpu else SMALL_BYTES * (image_size / 64) ** 2
-        batch_size, reasons["batch_size"] = _batch(N, machine, per_image)
-    method = kind.for_images(N, batch_size) if on_gpu else _small_method(kind, N, image_size, batch_size)
+        batch_size, reasons["batch_size"] = batch_that_fits(N, machine, per_image, sizes)
+    arguments = (
+        kind.for_images(N, batch_size).arguments if on_gpu else _small_arguments(kind, N, image_size, batch_size)
+    )
+    method = kind(**sizes.grouped(arguments, batch_size))
     reasons["backbone"] = (
         f"for {'more' if N >= LARGE_SET else 'fewer'} than {LARGE_SET:,} images on a GPU"
         if on_gpu
         else "small, since there is no CUDA GPU"
     )
-    if kind is USUAL:
+    if kind is DEFAULT_METHOD:
         reasons["method"] = "the fastest of the six methods here, for images of any size"
-    weight = 1.0 if on_gpu else float(_small_options(kind)["hierarchy"]["weight"])
+    weight = EQ_4_WEIGHT if on_gpu else float(small_options(kind)["hierarchy"]["weight"])
     reasons["weight"] = f"of HIRL's loss, as {'in the paper' if on_gpu else 'measured with this method and network'}"
-    return Choices(method, image_size, batch_size, epochs, weight, reasons)
-
-
-def choose_adaptation(
-    kind: type[Method],
-    N: int,
-    side: int,
-    start: Encoder,
-    unfreeze: Blocks,
-    *,
-    image_size: int | None = None,
-    batch_size: int | None = None,
-    epochs: int | None = None,
-) -> Choices:
-    """Choose each setting that is None for adapting `start` to N images. Values that are given are kept.
-
-    The encoder stays frozen except for the blocks to `unfreeze`; a method without a recipe in adapt/ needs some.
-    """
-    recipe = adaptation_recipe(kind)
-    if recipe is None and not unfreeze:
-        names = ", ".join(sorted(name for name in recipe_names() if name.startswith(ADAPT)))
-        raise ValueError(
-            f"{kind.__name__} cannot adapt a frozen encoder: use --unfreeze to train its last blocks, --encoder null "
-            f"to train from scratch, or a method of the recipes {names}"
-        )
-    options = _small_options(kind) if recipe is None else read_options(recipe)
-    usual_epochs = UNFROZEN_EPOCHS if unfreeze else int(options["epochs"])
-    reasons = {}
-    if epochs is None:
-        reasons["epochs"] = "each a pass over all images" if unfreeze else "seconds each, as the encoder stays frozen"
-    if image_size is None:
-        image_size = start.size_for(side)
-        own = start.format is None or start.format.size != image_size == side
-        reasons["image_size"] = f"the images have {side} px" if own else "the encoder's own size"
-    if batch_size is None:
-        batch_size = min(int(options["batch_size"]), max(16, power_of_two(N / 8)), power_of_two(N))
-        reasons["batch_size"] = f"{N // batch_size:,} steps per epoch"
-    arguments: dict[str, Any] = dict(options["method"]["init_args"])
-    adapter = {} if unfreeze else {"adapter": arguments["backbone_args"]["adapter"]}
-    arguments |= {
-        "backbone": start.description["backbone"],
-        "backbone_args": start.description["backbone_args"] | adapter,
-    }
-    if "bn_splits" in arguments:
-        arguments["bn_splits"] = 1  # the frozen encoder's batch norm uses stored statistics
-    if "queue_length" in arguments:
-        arguments["queue_length"] = queue_length(N, batch_size, most=int(arguments["queue_length"]))
-    reasons["backbone"] = "stays frozen; an adapter on its features is trained"
-    if unfreeze:
-        reasons["backbone"] = f"blocks that train: {unfreeze if unfreeze == 'all' else f'the last {unfreeze}'}"
-    reasons["weight"] = "of HIRL's loss, as measured with a frozen encoder"
-    weight = float(options["hierarchy"]["weight"])
-    if recipe is None:
-        weight, reasons["weight"] = UNMEASURED_WEIGHT, "of HIRL's loss; not measured with this method"
-    if kind is USUAL:
-        reasons["method"] = "the fastest of the six methods here"
-    return Choices(kind(**arguments), image_size, batch_size, epochs or usual_epochs, weight, reasons)
-
-
-def choose_continuation(
-    kind: type[Method],
-    N: int,
-    side: int,
-    start: Encoder,
-    heads: ForeignState,
-    machine: Machine,
-    *,
-    image_size: int | None = None,
-    batch_size: int | None = None,
-    epochs: int | None = None,
-) -> Choices:
-    """Choose each setting that is None for a method that continues to train all networks of its authors' checkpoint."""
-    backbone = start.description["backbone"]
-    reasons = {"backbone": "with the heads of the checkpoint; all of it trains"}
-    if epochs is None:
-        epochs, reasons["epochs"] = CONTINUED_EPOCHS, "the networks are trained already"
-    if image_size is None:
-        image_size, reasons["image_size"] = start.size_for(side), "the encoder's own size"
-    if batch_size is None:
-        per_view = GPU_BYTES.get(backbone, GPU_BYTES["resnet50"]) * (image_size / 224) ** 2
-        batch_size, reasons["batch_size"] = _batch(N, machine, per_view * kind.facts.gradient_views)
-    usual = kind.for_images(N, batch_size)
-    arguments = usual.arguments | heads.arguments | {"warmup_epochs": 1.0, "lr": usual.lr * GENTLE}
-    arguments |= {"backbone": backbone, "backbone_args": start.description["backbone_args"]}
-    if "queue_length" in arguments:
-        arguments["queue_length"] = queue_length(N, batch_size, most=int(arguments["queue_length"]))
-    reasons |= {"method": f"continues from its authors' checkpoint, at {GENTLE:g} of their learning rate"}
-    reasons |= {"weight": "of HIRL's loss, as in the paper"}
-    return Choices(kind(**arguments), image_size, batch_size, epochs, 1.0, reasons)
+    return Choices(method, image_size, batch_size, epochs, weight, SCRATCH_START_SHARE, reasons)
 
 
 def minutes(kind: type[Method], N: int, image_size: int, epochs: int, cores: int) -> float:
@@ -204,35 +131,35 @@ def _epochs(N: int) -> int:
 
 
 def _cpu_size(kind: type[Method], N: int, side: int, epochs: int, cores: int) -> int:
-    multiple = PATCHES if _has_patches(_small_options(kind)["method"]["init_args"]) else 1
-    sizes = [size for size in MINUTES if size <= side] or [max(multiple, side // multiple * multiple)]
-    fitting = [size for size in sizes if minutes(kind, N, size, epochs, cores) <= MINUTES.get(size, 60)]
+    multiple = PATCHES if _has_patches(small_options(kind)["method"]["init_args"]) else 1
+    sizes = [size for size in MAX_MINUTES if size <= side] or [max(multiple, side // multiple * multiple)]
+    fitting = [size for size in sizes if minutes(kind, N, size, epochs, cores) <= MAX_MINUTES.get(size, 60)]
     return fitting[0] if fitting else sizes[-1]
 
 
 def _size_reason(kind: type[Method], N: int, side: int, epochs: int, cores: int, size: int) -> str:
-    larger = [other for other in MINUTES if size < other <= side]
+    larger = [other for other in MAX_MINUTES if size < other <= side]
     if not larger:
         return f"the images have {side} px" if side < 96 else "the largest size on a CPU"
     needed = minutes(kind, N, larger[-1], epochs, cores)
     return f"{larger[-1]} px would take about {needed:,.0f} minutes"
 
 
-def _batch(N: int, machine: Machine, per_image: float) -> tuple[int, str]:
+def batch_that_fits(N: int, machine: Machine, per_image: float, sizes: Sizes) -> tuple[int, str]:
     """Batch size and reason: a power of two near N/16, from 16 to 128 (GPU: 256), limited by images and memory."""
     most = GPU_BATCH if machine.device == "cuda" else CPU_BATCH
     wanted = min(most, max(16, power_of_two(N / 16)))
     room = 0.7 * machine.memory - (0 if machine.device == "cuda" else 1.2 * GB)  # Python and the reading processes
     fitting = max(4, power_of_two(max(room, 1) / per_image))
-    batch = min(wanted, fitting, power_of_two(N))
-    if batch == fitting < wanted:
+    batch = sizes.shared(min(wanted, fitting, power_of_two(N)))
+    if fitting < wanted and batch <= fitting < 2 * batch:
         return batch, "the largest that fits into memory"
     return batch, f"{N // batch:,} steps per epoch"
 
 
-def _small_method(kind: type[Method], N: int, image_size: int, batch_size: int) -> Method:
-    """The method of the small recipe, with its network fitted to the image size and its queue to N."""
-    arguments: dict[str, Any] = dict(_small_options(kind)["method"]["init_args"])
+def _small_arguments(kind: type[Method], N: int, image_size: int, batch_size: int) -> dict[str, Any]:
+    """Those of the small recipe, with its network fitted to the image size and its queue to N."""
+    arguments: dict[str, Any] = dict(small_options(kind)["method"]["init_args"])
     if _has_patches(arguments):
         if image_size % PATCHES:
             below = image_size // PATCHES * PATCHES
@@ -245,27 +172,23 @@ def _small_method(kind: type[Method], N: int, image_size: int, batch_size: int) 
         arguments["backbone_args"] = arguments["backbone_args"] | sizes
     if "queue_length" in arguments:
         arguments["queue_length"] = queue_length(N, batch_size, most=4096)
-    return kind(**arguments)
+    return arguments
 
 
 def small_recipe(kind: type[Method]) -> str | None:
     """The recipe of a method in small/, which is named like the method's file; None if there is none."""
-    return _recipe(SMALL, kind)
+    return recipe_of(kind, SMALL)
 
 
-def adaptation_recipe(kind: type[Method]) -> str | None:
-    """The recipe of a method in adapt/, for a frozen encoder; None if there is none."""
-    return _recipe(ADAPT, kind)
-
-
-def _recipe(folder: str, kind: type[Method]) -> str | None:
+def recipe_of(kind: type[Method], folder: str) -> str | None:
+    """The recipe in a folder that is named like the method's file; None if there is none for this class."""
     name = f"{folder}{kind.__module__.rpartition('.')[2]}"
     if name not in recipe_names() or find_class(read_options(name)["method"]["class_path"], Method) is not kind:
         return None
     return name
 
 
-def _small_options(kind: type[Method]) -> dict[str, Any]:
+def small_options(kind: type[Method]) -> dict[str, Any]:
     recipe = small_recipe(kind)
     assert recipe is not None, kind
     return read_options(recipe)

@@ -7,12 +7,14 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
 from hirl import ranks
 from hirl.features.forward_pass import collected_outputs
 from hirl.hierarchy.clusters import TooFewDirections
+from hirl.hierarchy.rows import SHORTEST, accumulator
 from hirl.runs import metrics
 from hirl.runs.representations import clustering_function
 from hirl.seeds import Stream, mix_seed
@@ -21,19 +23,26 @@ from hirl.train.bank import Bank
 from hirl.train.diagnostics import bank_agreement
 from hirl.train.keeping import Store
 from hirl.train.observer import Observer
-from hirl.train.setup import RunParts
+from hirl.train.setup import Components
 
 
 class EpochTrees:
     """Builds the trees of a run with a hierarchy, over all of its readable images."""
 
     def __init__(
-        self, fabric: Fabric, parts: RunParts, observer: Observer, store: Store, *, should_stop: Callable[[], bool]
+        self,
+        fabric: Fabric,
+        components: Components,
+        observer: Observer,
+        store: Store,
+        *,
+        should_stop: Callable[[], bool],
     ) -> None:
-        assert parts.hierarchy is not None
-        assert parts.paths is not None
-        self.hierarchy, self.paths, self.method = parts.hierarchy, parts.paths, parts.method
-        self.loader, self.N, self.seed, self.epochs = parts.evaluation_loader, parts.N, parts.seed, parts.plan.epochs
+        assert components.hierarchy is not None
+        assert components.paths is not None
+        self.hierarchy, self.paths, self.method = components.hierarchy, components.paths, components.method
+        self.loader, self.N = components.evaluation_loader, components.N
+        self.seed, self.epochs = components.seed, components.plan.epochs
         self.fabric, self.observer, self.store, self.should_stop = fabric, observer, store, should_stop
         self.ranks = ranks.world()
 
@@ -53,23 +62,19 @@ class EpochTrees:
         rows: dict[str, Any] = {"index": index, "images": self.N, "group": self.ranks.group}
         seed = mix_seed(self.seed, Stream.KMEANS, epoch)
         embedded = time.perf_counter()
-        try:
-            if final or self.hierarchy.rebuild or self.paths.tree is None:
-                tree = self.paths.refresh(features, seed=seed, progress=progress, anew=final, **rows)
-            else:
-                tree = self.paths.follow(features, index=index, group=self.ranks.group)
-        except ValueError as error:
-            if not (final or isinstance(error, TooFewDirections)):  # which an encoder may recover from
-                raise
-            tree_kept = self.paths.tree is not None
-            if self.fabric.is_global_zero:
-                name = "the finished run" if final else f"epoch {epoch + 1}"
-                kept = "keeps the prototypes of the last tree" if tree_kept else "has no tree"
-                warnings.warn(f"{name} {kept}: {error}", stacklevel=2)
-            if not (final and tree_kept):
+        if final or self.hierarchy.rebuild or self.paths.tree is None:
+            built = self._build_or_warn(epoch, features, seed=seed, progress=progress, anew=final, **rows)
+            if not built and final and self.paths.tree is not None:
+                directed = _have_direction(features)  # the other images are not in the tree
+                features, rows["index"] = features[directed], index[directed.to(index.device)]
+            elif not built:
                 return
-        if final:  # whatever the builder: a later look at the same images gives the same leaves
-            tree = self.paths.reassign(features, **rows)
+        else:
+            self.paths.follow(features, index=index, group=self.ranks.group)
+        if final:  # so that `tree.assign` on the same images returns the stored leaves
+            self.paths.reassign(features, **rows)
+        tree = self.paths.tree
+        assert tree is not None
         seconds = {
             metrics.SECONDS_FEATURES.name: embedded - start,
             metrics.SECONDS_KMEANS.name: time.perf_counter() - embedded,
@@ -83,13 +88,28 @@ class EpochTrees:
             seconds[metrics.SECONDS_AGREEMENT.name] = time.perf_counter() - compared
         self.observer.on_tree_built(epoch, seconds, tree, agreement)
 
+    def _build_or_warn(self, epoch: int, features: Tensor, **arguments: Any) -> bool:
+        """Build a new tree and return True; or warn that the last one is kept, if training may go on without."""
+        try:
+            self.paths.refresh(features, **arguments)
+        except ValueError as error:
+            final = epoch == self.epochs
+            if not (final or isinstance(error, TooFewDirections)):  # which an encoder may recover from
+                raise
+            if self.fabric.is_global_zero:
+                name = "the finished run" if final else f"epoch {epoch + 1}"
+                kept = "has no tree" if self.paths.tree is None else "keeps the prototypes of the last tree"
+                warnings.warn(f"{name} {kept}: {error}", stacklevel=3)
+            return False
+        return True
+
     def _features(self, bank: Bank | None, step: int) -> tuple[Tensor, Tensor]:
         """Return this process's images (n,) and their z⁰ (n, D), from the bank or from a pass over all images."""
         if bank is None:
             return self._embed_all()
         if bank.missing(self.ranks):  # so that images that no epoch has included have a feature from now on
             bank.replace(*self._embed_all(), step, self.ranks)
-        return bank.to_cluster(self.ranks)
+        return bank.clustering_features(self.ranks)
 
     def _embed_all(self) -> tuple[Tensor, Tensor]:
         """Return this process's share (n,) of all readable images and their z⁰ (n, D), uncropped and in eval mode."""
@@ -105,3 +125,9 @@ class EpochTrees:
         """A tree is built after a step that has been saved: one process can stop there at once."""
         if self.ranks.size == 1 and self.should_stop():
             raise Stopped
+
+
+def _have_direction(features: Tensor) -> Tensor:
+    """(n,): whether a row can be compared by cosine, which NaN, infinite rows and rows of length 0 cannot."""
+    length = torch.linalg.vector_norm(features.float(), dim=1, dtype=accumulator(features.device)).float()
+    return length.isfinite() & (length >= SHORTEST)

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hirl.data.loader import check_batch
+from hirl.data.sources.skipped import stand_ins
 from hirl.data.upload import upload
 from hirl.data.views.draws import Ints, permutation, uniforms
 from hirl.data.views.normalisation import Normalisation
@@ -46,15 +48,14 @@ class FeatureLoader:
         world_size: int = 1,
     ) -> None:
         """`batch_size` is the global one, over all ranks."""
+        check_batch(batch_size, world_size)
         self.cached, self.views, self.batch_size, self.seed = cached, views, batch_size, seed
         self.normalisation, self.device, self.rank, self.world_size = normalisation, device, rank, world_size
         self.epoch, self.start_batch, self.waited = 0, 0, 0.0
         self.neighbours = neighbours
         self._nodes: Tensor | None = None  # (N,) of all images; partners share theirs
         self.partners = find_partners(cached.rows[:, 0].nan_to_num()) if neighbours else None
-        readable = cached.readable.numpy().nonzero()[0]
-        # The image itself or, if it is unreadable, the next readable one.
-        self._stand_in = readable[np.searchsorted(readable, np.arange(len(cached.readable))) % len(readable)]
+        self._stand_ins = stand_ins(cached.readable).numpy()
 
     def restrict_partners(self, nodes: Tensor) -> None:
         """From now on, draw only partners in the same node; `nodes` (N,), −1 for an image that is in none."""
@@ -74,7 +75,7 @@ class FeatureLoader:
         for number in range(self.start_batch, len(self)):
             start = perf_counter()
             share = np.array_split(order[number * self.batch_size :][: self.batch_size], self.world_size)[self.rank]
-            batch = self._batch(self._stand_in[share])
+            batch = self._batch(self._stand_ins[share])
             self.waited += perf_counter() - start
             yield batch
 

@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from hirl.config import to_plain
 from hirl.run import Run
+from hirl.runs.continuing import state_to_fork
 from hirl.runs.stored import is_complete
+from hirl.train.job import Job
 
 
-def with_heads(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def stage_one_state(job: Job, base: Run) -> dict[str, Any]:
+    """The state of the baseline that a HIRL run starts from instead of training its own stage one."""
+    return state_to_fork(base, to_plain(job.settings), job.data.opened)
+
+
+def add_heads(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Return the state of a HIRL run after stage one: the baseline's, with the heads of the run's `own` initial state.
 
     The method's parameter groups come before those of the heads, so the indices of the optimiser's states stay valid.
@@ -26,14 +34,16 @@ def with_heads(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def copy_reports(base: Run, run: Run, step: int) -> None:
-    """Give the run the baseline's reports of stage one, as if it had trained it."""
-    for line in base.metrics():
-        if line["step"] <= step and not line.get("finished"):
-            run.report(line)
+def adopt_stage_one(job: Job, base: Run, state: dict[str, Any]) -> None:
+    """Make stage one of the baseline, whose state has been loaded and saved, part of the run, with its reports."""
+    if job.is_first:
+        for line in base.metrics():
+            if line["step"] <= state["step"] and not line.get("finished"):
+                job.run.report(line)
+    job.announce(f"stage one up to epoch {state['step'] // state['plan']['steps_per_epoch']} is that of {base.folder}")
 
 
-def lost_forks(run: Run, state: dict[str, Any] | None, fork_at: Collection[int]) -> str | None:
+def missing_forks_message(run: Run, state: dict[str, Any] | None, fork_at: Collection[int]) -> str | None:
     """A message on the epochs of `fork_at` that a continued run has already passed unsaved; None if there are none."""
     if not fork_at or (state is None and not is_complete(run)):
         return None
@@ -48,6 +58,6 @@ def lost_forks(run: Run, state: dict[str, Any] | None, fork_at: Collection[int])
         return None
     epochs = ", ".join(map(str, lost))
     return (
-        f"{run.folder} has no state of epoch {epochs}, which is already past: fork_at must be given from the start; "
+        f"{run.folder} has no state of epoch {epochs}, which has passed: give fork_at when the run starts; "
         "HIRL runs train their own stage one, or start from an earlier state"
     )

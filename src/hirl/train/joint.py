@@ -94,16 +94,15 @@ class Joint(nn.Module):
         z0 = output.z0
         if self.paths is not None and self.paths.head_layers == 0:  # without heads: of the encoder's features
             z0 = features[0][: len(index)]  # a method encodes its first view first, alone or with others behind it
+            diagnose = diagnose and self.paths.tree is not None
             if diagnose or self.assign == "step":
                 with torch.no_grad():
                     target = self.method.encoder(views[min(1, len(views) - 1)])
         spd = weighted = output.loss.new_zeros(())
         if self.paths is not None:
             generator = torch.Generator(device=z0.device).manual_seed(negatives_seed)
-            if self.assign == "stored":
-                spd = self.paths.spd(z0, index, generator=generator)
-            else:
-                spd = self.paths.spd(z0, target=target, generator=generator)
+            leaf_of = {"index": index} if self.assign == "stored" else {"target": target}
+            spd = self.paths.spd(z0, **leaf_of, generator=generator)
             weighted = self.paths.weight * spd
         diagnostics: dict[str, Tensor] = {}
         if diagnose and self.paths is not None and self.paths.tree is not None:

@@ -1,23 +1,13 @@
-"""What a run writes to its folder during training, and when: its state, states that are kept, and its tree."""
+"""What a run writes, and when: current state, permanent checkpoints, tree."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Plan
 from hirl.run import Run
 from hirl.runs.checkpoint import save_checkpoint
-
-
-@dataclass(frozen=True, kw_only=True)
-class Keeping:
-    """Which states of a run are kept, as `hirl.pretrain` describes."""
-
-    checkpoint_minutes: float
-    keep_every: int
-    fork_at: tuple[int, ...]
 
 
 class Store:
@@ -31,21 +21,23 @@ class Store:
 
 
 class RunStore(Store):
-    """The run's folder."""
+    """The run's folder; the other arguments are those of `hirl.pretrain`."""
 
-    def __init__(self, run: Run, plan: Plan, keeping: Keeping) -> None:
-        self.run, self.plan, self.keeping = run, plan, keeping
-        self.save_every = keeping.checkpoint_minutes * 60
-        self.keeps_bank = bool(keeping.fork_at)
+    def __init__(
+        self, run: Run, plan: Plan, *, checkpoint_minutes: float, keep_every: int, fork_at: tuple[int, ...]
+    ) -> None:
+        self.run, self.plan, self.keep_every, self.fork_at = run, plan, keep_every, fork_at
+        self.save_every = checkpoint_minutes * 60
+        self.keeps_bank = bool(fork_at)
 
     def save_state(self, state: dict[str, Any]) -> None:
         """Write last.ckpt and permanent checkpoints: those of every `keep_every` epochs and of the epochs in `fork_at`.
 
         last.ckpt is written last: a run killed before that repeats the epoch and writes the others again.
         """
-        run, every = self.run, self.keeping.keep_every
+        run, every = self.run, self.keep_every
         epoch, rest = divmod(state["step"], self.plan.steps_per_epoch)
-        kept = {"epoch": every and epoch % every == 0, "fork": epoch in self.keeping.fork_at and state["bank"]}
+        kept = {"epoch": every and epoch % every == 0, "fork": epoch in self.fork_at and state["bank"]}
         for name, keep in kept.items():
             if keep and not rest:
                 run.checkpoints_folder.mkdir(exist_ok=True)

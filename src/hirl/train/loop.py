@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from hirl import ranks
+from hirl.data.loader import grouped
 from hirl.data.views.render import Batch
 from hirl.runs import metrics
 from hirl.seeds import Stream, mix_seed
@@ -26,19 +27,19 @@ from hirl.train.bank import Bank
 from hirl.train.epoch_trees import EpochTrees
 from hirl.train.feature_loader import FeatureLoader
 from hirl.train.finite_losses import FiniteLosses
-from hirl.train.fork import with_heads
+from hirl.train.fork import add_heads
 from hirl.train.joint import Joint, Losses, mean_losses
 from hirl.train.keeping import Store
 from hirl.train.loss_scale import LossScale
 from hirl.train.means import Means
 from hirl.train.observer import Observer, Rates
 from hirl.train.partners import partner_nodes
-from hirl.train.setup import RunParts
+from hirl.train.setup import Components
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait
-AT_ONCE = ("cpu",)  # devices on which reading a value does not wait for earlier steps
+SYNCHRONOUS_DEVICES = ("cpu",)  # devices on which reading a value does not wait for earlier steps
 SAMPLE_SIZE = 2048  # images per epoch whose z⁰ is checked for collapse
-DIAGNOSED = 8  # steps per epoch whose gradients are compared
+DIAGNOSED_STEPS = 8  # steps per epoch whose gradients are compared
 
 
 class Loop:
@@ -47,21 +48,20 @@ class Loop:
     def __init__(
         self,
         fabric: Fabric,
-        parts: RunParts,
+        components: Components,
         observer: Observer,
         store: Store,
         *,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.fabric, self.observer, self.store, self.should_stop = fabric, observer, store, should_stop
-        self.method, self.paths, self.plan = parts.method, parts.paths, parts.plan
-        self.loader, self.seed, self.accumulate = parts.loader, parts.seed, parts.accumulate
-        self.unfreezing = parts.unfreezing
+        self.method, self.paths, self.plan = components.method, components.paths, components.plan
+        self.loader, self.seed, self.unfreezing = components.loader, components.seed, components.unfreezing
         self.step = 0
         self.finished = False  # whether the tree is that of the trained encoder
         self.training_tree: dict[str, Tensor] = {}  # the last epoch's, once `finished`
         self.ranks = ranks.world()
-        hierarchy = parts.hierarchy
+        hierarchy = components.hierarchy
         self.joint = Joint(self.method, self.paths, assign="stored" if hierarchy is None else hierarchy.assign)
         optimiser = self.method.optimiser(self._groups())
         self.module, self.optimiser = fabric.setup(self.joint, optimiser)
@@ -69,10 +69,10 @@ class Loop:
         self.bank = None
         if store.keeps_bank or (hierarchy is not None and hierarchy.features == "bank"):
             momentum = 0.0 if hierarchy is None else hierarchy.bank_momentum
-            self.bank = Bank(parts.N, self.method.dim, momentum=momentum)
+            self.bank = Bank(components.N, self.method.dim, momentum=momentum)
         self.trees = None
         if self.paths is not None:
-            self.trees = EpochTrees(fabric, parts, observer, store, should_stop=should_stop)
+            self.trees = EpochTrees(fabric, components, observer, store, should_stop=should_stop)
         self._last_save = time.monotonic()
         self._means = Means()  # of this epoch so far
         self._sample: list[Tensor] = []  # z⁰ of some batches of this epoch
@@ -90,7 +90,7 @@ class Loop:
         while self.step < self.plan.steps:
             self.fit_epoch()
             self.save()
-            if self._agreed(self.should_stop()):
+            if self._any_rank(self.should_stop()):
                 raise Stopped
         self.finish()
 
@@ -119,9 +119,9 @@ class Loop:
         tree = None if self.paths is None else self.paths.tree
         if isinstance(self.loader, FeatureLoader) and tree is not None:
             self.loader.restrict_partners(partner_nodes(tree))
-        self.loader.set_epoch(epoch, done * self.accumulate)
+        self.loader.set_epoch(epoch, done * self.plan.accumulate)
         waited = self.loader.waited
-        for parts in _grouped(self.loader, self.accumulate):
+        for parts in grouped(self.loader, self.plan.accumulate):
             figures = self._step(parts)
             self.step += 1
             images = sum(len(part) for part in parts) * self.fabric.world_size
@@ -143,8 +143,8 @@ class Loop:
         torch.manual_seed(mix_seed(self.seed, Stream.FORWARD, self.step))
         self._rates: Rates = {**self._set_rates(), **self.loss_scale.figures()}
         self.loss_scale.begin()
-        found: list[Losses] = []
-        diagnose = self.step % max(1, self.plan.steps_per_epoch // DIAGNOSED) == 0
+        part_losses: list[Losses] = []
+        diagnose = self.step % max(1, self.plan.steps_per_epoch // DIAGNOSED_STEPS) == 0
         for place, part in enumerate(parts):
             with self.fabric.no_backward_sync(self.module, enabled=place + 1 < len(parts)):
                 seed = mix_seed(self.seed, Stream.NEGATIVES, self.step, place)
@@ -152,10 +152,10 @@ class Loop:
                 self.losses.add(self.step, losses.total, part.index)
                 # Before the update, so that weights stay good; on a GPU not at every step, since reading waits.
                 due = self.step % SYNC_EVERY == 0 and place + 1 == len(parts)
-                if due or self.fabric.device.type in AT_ONCE:
+                if due or self.fabric.device.type in SYNCHRONOUS_DEVICES:
                     self.losses.check()
                 self.fabric.backward(losses.total / len(parts))
-            found.append(losses._replace(total=losses.total.detach()))
+            part_losses.append(losses._replace(total=losses.total.detach()))
         if self.paths is not None and self.paths.tree is None:
             for parameter in self.paths.parameters():  # until there is a tree, the optimiser does not touch the heads
                 parameter.grad = None
@@ -167,12 +167,12 @@ class Loop:
             self.method.clip_gradients(self.joint.parameters())
             self.optimiser.step()
             self.method.after_step(self.step)
-            self._keep_features(parts, found)
+            self._keep_features(parts, part_losses)
         else:
             self.method.skip_step()
             self.loss_scale.skip()
         self.optimiser.zero_grad()
-        losses = mean_losses(found, self.ranks)
+        losses = mean_losses(part_losses, self.ranks)
         figures = self._figures(losses, taken)
         self._means.add(figures | losses.diagnostics)
         return figures
@@ -192,9 +192,9 @@ class Loop:
             figures[metrics.SKIPPED.name] = losses.total.new_tensor(float(not taken))
         return figures
 
-    def _keep_features(self, parts: list[Batch], found: list[Losses]) -> None:
+    def _keep_features(self, parts: list[Batch], part_losses: list[Losses]) -> None:
         """Put z⁰ of a step's images into the bank, and some of an epoch's into its sample."""
-        for part, losses in zip(parts, found, strict=True):
+        for part, losses in zip(parts, part_losses, strict=True):
             if self.bank is not None:
                 self.bank.collect(part.index, losses.target_z0, self.step + 1)
             if sum(map(len, self._sample)) < SAMPLE_SIZE:
@@ -229,7 +229,7 @@ class Loop:
         `plan` and `levels` are for readers of the checkpoint: a loop is built with its own.
         """
         if self.paths is not None and state["levels"] is None:  # of a baseline
-            state = with_heads(state, self.state_dict())
+            state = add_heads(state, self.state_dict())
         if self.store.keeps_bank and not state["bank"]:  # the run began without a bank, which cannot be filled later
             self.bank = None
         self.joint.load_state_dict(state["joint"])
@@ -244,16 +244,16 @@ class Loop:
         self.training_tree = state["training_tree"]
 
     def _save_if_due(self) -> None:
-        waits = self.ranks.size > 1 and self.fabric.device.type not in AT_ONCE
+        waits = self.ranks.size > 1 and self.fabric.device.type not in SYNCHRONOUS_DEVICES
         if waits and self.step % SYNC_EVERY:  # processes agree by a message, so not after every step
             return
-        stop = self._agreed(self.should_stop())
-        if stop or self._agreed(time.monotonic() - self._last_save > self.store.save_every):
+        stop = self._any_rank(self.should_stop())
+        if stop or self._any_rank(time.monotonic() - self._last_save > self.store.save_every):
             self.save()
         if stop:
             raise Stopped
 
-    def _agreed(self, mine: bool) -> bool:
+    def _any_rank(self, mine: bool) -> bool:
         """Whether `mine` is true on any process."""
         return bool(self.ranks.max(torch.tensor(float(mine))))
 
@@ -264,13 +264,3 @@ class Loop:
         if self.fabric.is_global_zero:
             self.store.save_state(state)
         self._last_save = time.monotonic()
-
-
-def _grouped(batches: Iterable[Batch], size: int) -> Iterable[list[Batch]]:
-    """Yield consecutive batches in groups of `size`; an incomplete last group is dropped."""
-    parts: list[Batch] = []
-    for batch in batches:
-        parts.append(batch)
-        if len(parts) == size:
-            yield parts
-            parts = []

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from hirl.data.loader import available_cores
+
 GB = 10**9
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -42,13 +44,8 @@ def read_machine(accelerator: str = "auto") -> Machine:
         free, memory = torch.cuda.mem_get_info()
     else:
         free, memory = _host_memory()
-    return Machine(device, available_cores(), memory, free)
-
-
-def available_cores() -> int:
-    """The cores this process may use, at most the limit on its threads (OMP_NUM_THREADS)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, torch.get_num_threads())
+    cores = min(available_cores(), torch.get_num_threads())  # OMP_NUM_THREADS limits threads
+    return Machine(device, cores, memory, free)
 
 
 def used_memory(device: str) -> int:

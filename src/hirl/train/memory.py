@@ -18,7 +18,9 @@ from hirl.train.machine import Machine, size_text
 
 PROCESS = 900e6  # bytes of Python with PyTorch and the other libraries
 WORKER = 250e6  # bytes of each process that reads images
-BESIDES = 1.3  # factor on the stored activations: the backward pass also holds their gradients, layer by layer
+ACTIVATION_FACTOR = (
+    1.3  # factor on the stored activations: the backward pass also holds their gradients, layer by layer
+)
 WARN = 0.8  # share of the free memory above which a warning is given
 
 
@@ -58,7 +60,7 @@ def estimate_need(
     bank = N * method.dim * (2 + 4)  # kept in half precision, clustered in single precision
     views = sum(view.size**2 for view in method.views(plan.image_size)) * plan.channels * 4
     fixed = weights + bank + (PROCESS + workers * WORKER if device == "cpu" else 0)
-    return Need(fixed, activations * BESIDES * (0.6 if mixed else 1) + 3 * views, images)
+    return Need(fixed, activations * ACTIVATION_FACTOR * (0.6 if mixed else 1) + 3 * views, images)
 
 
 def _activations(method: Method, plan: Plan, images: int) -> float | None:

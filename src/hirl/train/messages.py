@@ -36,7 +36,7 @@ def heads_summary(heads: ForeignState, settings: Settings) -> str:
     """Describe the heads that are loaded from the encoder's file, and their effect on the first tree."""
     kept = getattr(settings.method, "queue_length", None)
     shorter = kept is not None and "queue" in heads.weights and kept < len(heads.weights["queue"])
-    text = f"heads are loaded too: {heads.parts}{f', of which the newest {kept:,} are kept' if shorter else ''}"
+    text = f"heads are loaded too: {heads.description}{f', of which the newest {kept:,} are kept' if shorter else ''}"
     if settings.hierarchy is None or settings.hierarchy.start_epoch:
         return text
     return f"{text}; z0 is trained already, so the first tree is built before the first epoch"

@@ -6,27 +6,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+import numpy as np
 from torch import Tensor
 
 from hirl.data.loader import EvaluationLoader
 from hirl.data.sources import in_memory, open_images
 from hirl.data.sources.image_set import ImageSet
-from hirl.data.sources.splits import usual_name
+from hirl.data.sources.splits import NoSplit, usual_name
 from hirl.data.views.render import is_batched
 from hirl.features.forward_pass import collected_outputs
 from hirl.features.view_cache import CachedFeatureLoader, compute_or_load_views
 from hirl.methods.base import Method, Plan
 from hirl.metrics.agreement import majority_share
-from hirl.metrics.knn import fitting_ks, knn_accuracy
+from hirl.metrics.knn import QUERY_EVERY, best_accuracy, held_out_accuracy
 from hirl.runs.metrics import KNN_TRAIN, KNN_VAL, MAJORITY_TRAIN, MAJORITY_VAL
 from hirl.terminal.progress import progress_bars
 from hirl.train.feature_loader import FeatureLoader
 from hirl.train.job import Job
-from hirl.train.setup import RunParts
+from hirl.train.setup import Components
 
-QUERY_EVERY = 5  # without a val split, every fifth training image is a query and the others are the gallery
 MOST_IMAGES = 10_000  # of the gallery and the queries together
+MOST_VAL = MOST_IMAGES // QUERY_EVERY
 
 
 @dataclass(frozen=True)
@@ -68,36 +68,34 @@ class OnlineKnn:
         *,
         val: ImageSet | None,
         every: int,
-        open_loader: Callable[[ImageSet, int], EvaluationLoader | CachedFeatureLoader],
+        open_loader: Callable[[ImageSet], EvaluationLoader | CachedFeatureLoader],
     ) -> None:
-        """`open_loader` opens every n-th image of a set, since folders are ordered by class."""
         assert images.labels is not None
         self.method, self.every, self.epochs = method, every, plan.epochs
         self.images, self.val = images, val
-        share = MOST_IMAGES if val is None else MOST_IMAGES - MOST_IMAGES // QUERY_EVERY
-        self.loader = open_loader(images, -(-len(images) // share))
-        self.val_loader = None if val is None else open_loader(val, -(-len(val) // (MOST_IMAGES - share)))
+        self.loader = open_loader(images)
+        self.val_loader = None if val is None else open_loader(val)
 
     def __call__(self, epoch: int) -> KnnAccuracy | None:
         """Return the accuracies, or None in epochs that are not evaluated."""
         if (epoch + 1) % self.every and epoch + 1 < self.epochs:
             return None
-        features, labels = self._features(self.loader, self.images)
-        if self.val is not None and self.val_loader is not None:
-            queries, truth = self._features(self.val_loader, self.val)
+        if self.val is None or self.val_loader is None:
+            accuracies, truth = held_out_accuracy(*self._features(self.loader, self.images, MOST_IMAGES))
         else:
-            query = torch.arange(len(features)) % QUERY_EVERY == 0
-            queries, truth = features[query], labels[query]
-            features, labels = features[~query], labels[~query]
-        ks = fitting_ks(len(features))
-        accuracies = knn_accuracy(features, labels, queries, truth, ks=ks).amax(0)
+            gallery = self._features(self.loader, self.images, MOST_IMAGES - MOST_VAL)
+            queries, truth = self._features(self.val_loader, self.val, MOST_VAL)
+            accuracies = best_accuracy(*gallery, queries, truth)
         majorities = [majority_share(truth[:, level]) for level in range(truth.shape[1])]
         return KnnAccuracy("train" if self.val is None else "val", accuracies.tolist(), majorities)
 
-    def _features(self, loader: EvaluationLoader | CachedFeatureLoader, images: ImageSet) -> tuple[Tensor, Tensor]:
-        """Features (n, width) and labels (n, levels) of the readable images of a loader."""
+    def _features(
+        self, loader: EvaluationLoader | CachedFeatureLoader, images: ImageSet, most: int
+    ) -> tuple[Tensor, Tensor]:
+        """Features (n, width) and labels (n, levels) of some readable images, spread over the set as classes are."""
         assert images.labels is not None
-        index, features = collected_outputs(self.method.encoder, loader)
+        spread = np.arange(0, len(images), -(-len(images) // most))
+        index, features = collected_outputs(self.method.encoder, loader.batches(spread))
         return features, images.labels[index]
 
 
@@ -111,26 +109,26 @@ def open_val(data: Any, split: str | None, images: ImageSet) -> ImageSet | None:
         return None
     try:
         val = in_memory(open_images(data, split="val", channels=images.channels))
-    except (ValueError, OSError):  # there are no splits, or no val split
+    except (NoSplit, FileNotFoundError):  # the val split of a downloaded set may not be there
         return None
     same = val.label_names == images.label_names and val.path(0) != images.path(0)
     return val if val.labels is not None and same else None
 
 
-def open_online_knn(job: Job, parts: RunParts, every: int) -> OnlineKnn | None:
+def open_online_knn(job: Job, components: Components, every: int) -> OnlineKnn | None:
     """KNN of the run every so many epochs, on the val split of its data if there is one; None without labels."""
     images, workers, size = job.data.images, job.data.workers, job.settings.image_size
-    normal, device = parts.loader.normalisation, job.fabric.device
+    normal, device = components.loader.normalisation, job.fabric.device
     if not every or images.labels is None:
         return None
 
-    def every_nth(some: ImageSet, n: int) -> EvaluationLoader | CachedFeatureLoader:  # as one of n ranks would get
+    def open_loader(some: ImageSet) -> EvaluationLoader | CachedFeatureLoader:
         mean, std = normal.mean, normal.std
-        if not isinstance(parts.loader, FeatureLoader):
+        if not isinstance(components.loader, FeatureLoader):
             # `workers` was given for the training images; the val images may be stored differently.
             own = None if is_batched(some) else workers
-            return EvaluationLoader(some, size=size, workers=own, world_size=n, mean=mean, std=std, device=device)
-        cached = parts.loader.cached
+            return EvaluationLoader(some, size=size, workers=own, mean=mean, std=std, device=device)
+        cached = components.loader.cached
         if some is not images:
             assert job.start is not None
             network, sha256 = job.start.encoder.network, job.start.encoder.sha256
@@ -139,7 +137,7 @@ def open_online_knn(job: Job, parts: RunParts, every: int) -> OnlineKnn | None:
                     network, sha256, some, None, 0,
                     size=size, mean=mean, std=std, device=device, workers=workers, progress=progress,
                 )  # fmt: skip
-        return CachedFeatureLoader(cached, device=device, world_size=n)
+        return CachedFeatureLoader(cached, device=device)
 
     val = open_val(job.data.opened.data, job.settings.split, images)
-    return OnlineKnn(images, parts.method, parts.plan, val=val, every=every, open_loader=every_nth)
+    return OnlineKnn(images, components.method, components.plan, val=val, every=every, open_loader=open_loader)

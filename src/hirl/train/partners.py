@@ -25,7 +25,7 @@ def partner_nodes(tree: PrototypeTree) -> Tensor:
 
 
 def find_partners(features: Tensor, nodes: Tensor | None = None) -> Tensor:
-    """(N, k): the images nearest to each by their features (N, width), the nearest first; −1 where there are no more.
+    """(N, k): the images nearest to each by their features (N, width), the nearest first, padded with −1.
 
     `nodes` (N,): the node of each image in the tree, or −1; partners must share it.
     """

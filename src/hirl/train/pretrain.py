@@ -9,23 +9,23 @@ from hirl.encoders.encoder_file import load_encoder
 from hirl.encoders.last_blocks import Blocks
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method
-from hirl.processes import Precision, launch
+from hirl.processes import Precision, count_processes, launch
 from hirl.run import Run
 from hirl.runs.stored import is_complete, write_encoder
 from hirl.signals import Stopped, stop_signals
 from hirl.train import checks, setup
 from hirl.train.finite_losses import NotFinite
-from hirl.train.fork import lost_forks
+from hirl.train.fork import adopt_stage_one, missing_forks_message, stage_one_state
 from hirl.train.job import Job
-from hirl.train.keeping import Keeping, RunStore
+from hirl.train.keeping import RunStore
 from hirl.train.loop import Loop
 from hirl.train.memory import memory_advice
 from hirl.train.messages import failure_message, heads_summary, plan_summary, resolved_settings
 from hirl.train.report import open_observer
 from hirl.train.resolve import resolve
-from hirl.train.resume import SharedFailure, adopt_stage_one, claim_folder, load_state, stage_one_state
+from hirl.train.resume import SharedFailure, claim_folder, load_state
 from hirl.train.settings import GivenSettings
-from hirl.train.setup import RunParts
+from hirl.train.setup import Components
 from hirl.train.start import check_same_start, open_start, write_start
 from hirl.train.start_and_adapted import compare_start
 from hirl.train.training_images import open_training_images
@@ -69,14 +69,14 @@ def pretrain(
     Args:
         data: A folder of images, or anything else that `hirl.data.open_images` accepts.
         method: A method of hirl, such as DINO, or a class of your own. By default MoCoV2. A class without arguments
-            gets those that suit the images and the machine; they are printed.
+            gets arguments chosen for the images and machine, which are printed.
         hierarchy: HIRL's settings; null for the baseline.
         out: Run folder; by default runs/DATA-METHOD-ARM-SEED. The same call continues an unfinished run in it.
         epochs: Number of passes over the images; by default chosen to suit them, or 100 with a method's own arguments.
         batch_size: Images per step, over all processes and accumulated parts; by default chosen, or 256 with a method's
             own arguments.
-        image_size: Side of a global view in pixels; by default chosen, or with a method's own arguments that of small
-            images of equal size, else 224.
+        image_size: Side of a global view in pixels; by default chosen, or if the method has its own arguments: the
+            size of small equal-sized images, else 224.
         seed: Seed of every random draw.
         split: Split of the data to train on; by default its training split.
         channels: 3 for colour, 1 for grey.
@@ -138,13 +138,14 @@ def pretrain(
     run = Run(checks.default_run_folder(opened.name, given) if out is None else out)
     # Heads are loaded only if the method was named: the default method adapts the encoder of any file.
     start = open_start(given, run, heads=method is not None)
-    settings, summary = resolve(given, opened, start, run, accelerator)
+    processes = count_processes(accelerator, devices=devices, nodes=nodes)
+    settings, summary = resolve(given, opened, start, run, accelerator, processes)
     checks.check_settings(settings, opened.images, stage_one=stage_one, fork_at=fork_at)
     fabric = launch(accelerator, devices=devices, nodes=nodes, precision=precision)
     job = Job(fabric, run, settings, opened, start)
 
     with claim_folder(job) as state:
-        if missing := lost_forks(run, state, fork_at):
+        if missing := missing_forks_message(run, state, fork_at):
             job.announce(f"warning: {missing}")
         if is_complete(run):
             _restore_start(job)
@@ -153,25 +154,29 @@ def pretrain(
         if summary:
             job.announce(summary)
         _announce_start(job)
-        parts = setup.build(fabric, settings, opened, start, compile_networks=compile)
+        components = setup.build(fabric, settings, opened, start, compile_networks=compile)
         base = None if stage_one is None or state is not None else Run(stage_one)
         state = state if base is None else stage_one_state(job, base)
         first = 0 if state is None else int(state["step"])
-        _begin(job, parts, first, final_tree=state is not None and state["finished"])
+        _begin(job, components, first, final_tree=state is not None and state["finished"])
 
-        keeping = Keeping(checkpoint_minutes=checkpoint_minutes, keep_every=keep_every, fork_at=fork_at)
-        observed = open_observer(job, parts, first, knn_every=knn_every, wandb=wandb)
+        store = RunStore(
+            run, components.plan, checkpoint_minutes=checkpoint_minutes, keep_every=keep_every, fork_at=fork_at
+        )
+        observed = open_observer(job, components, first, knn_every=knn_every, wandb=wandb)
         with observed as observer, stop_signals() as should_stop:
-            loop = Loop(fabric, parts, observer, RunStore(run, parts.plan, keeping), should_stop=should_stop)
+            loop = Loop(fabric, components, observer, store, should_stop=should_stop)
             if state is not None:
                 load_state(job, loop, state)
             _keep_start(job)
             if base is not None:
-                adopt_stage_one(job, loop, base)
+                assert state is not None
+                loop.save()  # before the reports: a folder with reports must have a state to continue from
+                adopt_stage_one(job, base, state)
             with memory_advice():
                 _fit(job, loop)
             if job.is_first:
-                _finish(job, parts)
+                _finish(job, components)
         fabric.barrier()
     return run
 
@@ -185,20 +190,20 @@ def _announce_start(job: Job) -> None:
     if start.heads is not None:
         job.announce(heads_summary(start.heads, settings))
     if job.is_first:
-        run.add_start(start.provenance)
+        run.record_origin(start.provenance)
         if settings.unfreeze:
             write_start(run, start, settings.image_size)
 
 
 def _restore_start(job: Job) -> None:
     """Write start.safetensors of a finished run again if it is missing or damaged."""
-    if job.start is not None and job.settings.method.is_adapted and job.is_first:
+    if job.start is not None and job.settings.method.has_adapter and job.is_first:
         write_start(job.run, job.start, job.settings.image_size, load_encoder(job.run.encoder_file)[0])
 
 
 def _keep_start(job: Job) -> None:
     """Check that the adapter, possibly from a checkpoint, belongs to this start, and write start.safetensors."""
-    if job.start is None or not job.settings.method.is_adapted:
+    if job.start is None or not job.settings.method.has_adapter:
         return
     weights = job.settings.method.encoder.state_dict()
     check_same_start(job.run, job.start, weights)
@@ -206,13 +211,13 @@ def _keep_start(job: Job) -> None:
         write_start(job.run, job.start, job.settings.image_size)
 
 
-def _begin(job: Job, parts: RunParts, first: int, *, final_tree: bool) -> None:
+def _begin(job: Job, components: Components, first: int, *, final_tree: bool) -> None:
     """Prepare the folder for a run at step `first` and announce the plan; raise if it does not fit into memory."""
     if job.is_first:
         job.run.drop_reports_after(first, final_tree=final_tree)
-        job.run.add_resolved(resolved_settings(job.settings, parts.plan))
-    job.announce(plan_summary(job, parts.plan, first))
-    if (warning := setup.memory_warning(job.fabric, job.settings, parts)) is not None:
+        job.run.record_resolved(resolved_settings(job.settings, components.plan))
+    job.announce(plan_summary(job, components.plan, first))
+    if (warning := setup.memory_warning(job.fabric, job.settings, components)) is not None:
         job.announce(f"warning: {warning}")
 
 
@@ -237,11 +242,11 @@ def _fit(job: Job, loop: Loop) -> None:
             job.announce(f"warning: {skipped.summary(job.data.images.name)}; all are listed in {run.skipped_file}")
 
 
-def _finish(job: Job, parts: RunParts) -> None:
+def _finish(job: Job, components: Components) -> None:
     """Write the encoder, compare it with the start, and report the end."""
     run = job.run
-    write_encoder(run, parts.method, parts.loader.normalisation)
-    if job.start is not None and (parts.method.is_adapted or job.settings.unfreeze):
-        job.announce(compare_start(job, job.start, parts))
-    run.report({"step": parts.plan.steps, "epoch": parts.plan.epochs, "finished": True})
+    write_encoder(run, components.method, components.loader.normalisation)
+    if job.start is not None and (components.method.has_adapter or job.settings.unfreeze):
+        job.announce(compare_start(job, job.start, components))
+    run.report({"step": components.plan.steps, "epoch": components.plan.epochs, "finished": True})
     job.announce(f"Done. Inspect with: hirl show {run.folder}")

@@ -25,7 +25,7 @@ from hirl.train.machine import size_text, used_memory
 from hirl.train.means import Means
 from hirl.train.observer import Observer, Rates, SilentObserver
 from hirl.train.online_knn import KnnAccuracy, open_online_knn
-from hirl.train.setup import RunParts
+from hirl.train.setup import Components
 from hirl.train.tree_figures import TreeFigures
 
 EVERY_SECONDS = 2.0  # between lines of metrics.jsonl; the bar moves with every line
@@ -79,28 +79,28 @@ class Reporter:
         # None if an earlier process began the epoch: this process could time only a part of it.
         self._epoch_start = None if start % plan.steps_per_epoch else time.monotonic()
         self._means = Means()
-        self._recent, self._epoch = _Pace(), _Pace()
+        self._recent, self._epoch = _Throughput(), _Throughput()
 
     def on_step(self, step: int, figures: Mapping[str, Tensor], rates: Rates, images: int, data_seconds: float) -> None:
         self._means.add(figures)
         if not self._warm:  # the first step is not typical: it waits for the first images and allocates memory
             self._warm, self._start_step, self._start_time = True, step, time.monotonic()
-        for pace in (self._recent, self._epoch):
-            pace.add(images, data_seconds)
+        for throughput in (self._recent, self._epoch):
+            throughput.add(images, data_seconds)
         if self._recent.seconds >= EVERY_SECONDS or step % self.plan.steps_per_epoch == 0:
             self._report_steps(step, rates)
 
     def _report_steps(self, step: int, rates: Rates) -> None:
         """Report the means over the steps since the last report."""
-        means, pace = self._means.take(), self._recent
+        means, throughput = self._means.take(), self._recent
         figures = {RECENT + name: mean for name, mean in means.items()}
-        figures |= {name: float(value) for name, value in rates.items()} | pace.figures()
+        figures |= {name: float(value) for name, value in rates.items()} | throughput.figures()
         self._log(step, figures)
         left = self._seconds_left(step)
         self._announce_duration(step, left)
         epoch = (step - 1) // self.plan.steps_per_epoch + 1
-        self.bar.update(self.task, completed=step, epoch=epoch, status=_status(means, pace), remaining=left)
-        self._recent = _Pace()
+        self.bar.update(self.task, completed=step, epoch=epoch, status=_status(means, throughput), remaining=left)
+        self._recent = _Throughput()
 
     def _seconds_left(self, step: int) -> float | None:
         """None while no step has been measured."""
@@ -144,7 +144,7 @@ class Reporter:
         figures |= self.tree_figures.measure(tree, anew=epoch == self.plan.epochs)
         self._log(epoch * self.plan.steps_per_epoch, figures)
         self._warn(health.warnings)
-        self._recent, self._epoch = _Pace(), _Pace()  # steps are timed without the tree
+        self._recent, self._epoch = _Throughput(), _Throughput()  # steps are timed without the tree
 
     def on_epoch_end(self, epoch: int, step: int, means: dict[str, float], sample: list[Tensor]) -> None:
         line = f"epoch {epoch + 1}/{self.plan.epochs}: {_status(means, self._epoch)}"
@@ -166,7 +166,7 @@ class Reporter:
         if knn is not None:
             self._show(f"epoch {epoch + 1}: {knn}")
         self._epoch_start = time.monotonic()
-        self._recent, self._epoch = _Pace(), _Pace()
+        self._recent, self._epoch = _Throughput(), _Throughput()
 
     def _warn(self, warnings: list[str]) -> None:
         for warning in warnings:
@@ -187,7 +187,7 @@ class Reporter:
             self.wandb.finish(exit_code=int(kind is not None))
 
 
-class _Pace:
+class _Throughput:
     """How fast steps follow each other, from now on."""
 
     def __init__(self) -> None:
@@ -206,10 +206,10 @@ class _Pace:
         return {IMAGES_PER_SECOND.name: self._images / taken, WAITING_FOR_DATA.name: self._waited / taken}
 
 
-def _status(means: Mapping[str, float], pace: _Pace) -> str:
-    """Losses and pace as text."""
+def _status(means: Mapping[str, float], throughput: _Throughput) -> str:
+    """Losses and throughput as text."""
     losses = "".join(f"{loss.name} {means[loss.name]:.4f}, " for loss in (LOSS_IMAGE, LOSS_SPD) if loss.name in means)
-    speed = pace.figures()
+    speed = throughput.figures()
     return f"{losses}{speed[IMAGES_PER_SECOND.name]:,.0f} images/s, {speed[WAITING_FOR_DATA.name]:.0%} waiting for data"
 
 
@@ -238,14 +238,16 @@ def start_wandb(project: str, run: Run) -> Any:
 
 
 @contextmanager
-def open_observer(job: Job, parts: RunParts, start: int, *, knn_every: int, wandb: str | None) -> Iterator[Observer]:
+def open_observer(
+    job: Job, components: Components, start: int, *, knn_every: int, wandb: str | None
+) -> Iterator[Observer]:
     """Report from step `start` on, on the first process; the others are silent."""
     if not job.is_first:
         yield SilentObserver()
         return
-    knn, known = open_online_knn(job, parts, knn_every), job.data.images.labels
+    knn, known = open_online_knn(job, components, knn_every), job.data.images.labels
     labels = None if known is None else known[:, 0]
     with Reporter(
-        job.run, parts.plan, method=parts.method, start=start, wandb=wandb, evaluate=knn, labels=labels
+        job.run, components.plan, method=components.method, start=start, wandb=wandb, evaluate=knn, labels=labels
     ) as reporter:
         yield reporter

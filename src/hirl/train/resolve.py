@@ -13,7 +13,8 @@ from hirl.hierarchy.levels import Levels, levels_by_number
 from hirl.hierarchy.settings import EQ_4_WEIGHT, HierarchyDefaults, ResolvedHierarchy
 from hirl.methods.base import Method
 from hirl.run import Run
-from hirl.train.defaults import LARGER, Choices, choose, choose_adaptation, choose_continuation
+from hirl.train.adaptation_defaults import TRAINED_START_SHARE, choose_adaptation, choose_continuation
+from hirl.train.defaults import PAPER_RECIPE, SCRATCH_START_SHARE, Choices, Sizes, choose
 from hirl.train.machine import read_machine
 from hirl.train.settings import GivenSettings, Settings, earlier_settings
 from hirl.train.start import Start
@@ -24,69 +25,77 @@ EPOCHS, BATCH_SIZE = 100, 256  # for a method that is given with its arguments
 
 
 def resolve(
-    given: GivenSettings, data: TrainingImages, start: Start | None, run: Run, accelerator: str
+    given: GivenSettings, data: TrainingImages, start: Start | None, run: Run, accelerator: str, processes: int = 1
 ) -> tuple[Settings, str]:
     """Fill in the settings that are not given; also return a summary to print, "" if nothing was chosen."""
     N, kind = len(data), given.method
-    defaults, chosen_for, summary = HierarchyDefaults(), "", ""
+    chosen_for, summary = "", ""
     if isinstance(kind, Method):
-        found = _with_arguments(given, kind, data, start)
-        if given.unfreeze or (start is not None and start.heads is not None):
-            defaults = replace(defaults, start_share=0.0)
+        choices = _with_arguments(given, kind, data, start)
+    elif (earlier := earlier_settings(run, kind)) is not None:
+        choices, summary = _as_earlier(given, earlier, start), f"settings as in {run.config_file}"
     else:
-        # From scratch, the first tree is built after half of the epochs, as in the recipes of small/.
-        defaults = replace(defaults, start_share=0.5 if start is None else 0.0)
-        earlier = earlier_settings(run, kind)
-        if earlier is not None:
-            found, summary = _as_earlier(given, earlier), f"settings as in {run.config_file}"
-        else:
-            found, chosen_for = _chosen(given, kind, data, start, accelerator)
-    defaults = hierarchy_defaults(found.method, given.unfreeze, replace(defaults, weight=found.weight))
-    hierarchy = None if given.hierarchy is None else given.hierarchy.resolve(N, found.epochs, defaults)
+        choices, chosen_for = _chosen(given, kind, data, start, accelerator, processes)
+    hierarchy = None
+    if given.hierarchy is not None:
+        defaults = hierarchy_defaults(
+            choices.method, given.unfreeze, weight=choices.weight, start_share=choices.start_share
+        )
+        hierarchy = given.hierarchy.resolve(N, choices.epochs, defaults)
     if chosen_for:
         suggested = None if given.hierarchy is None or given.hierarchy.levels is not None else levels_by_number(N)
-        summary = "\n".join((chosen_for, *_rows(found, hierarchy, suggested)))
-    return _settings(given, found, hierarchy, data, start), summary
+        summary = "\n".join((chosen_for, *_rows(choices, hierarchy, suggested)))
+    return _settings(given, choices, hierarchy, data, start), summary
 
 
 def _with_arguments(given: GivenSettings, method: Method, data: TrainingImages, start: Start | None) -> Choices:
     """The choices for a method that is given with its arguments."""
     size = data.images.default_size
-    if given.image_size is None and start is not None and (method.is_adapted or given.unfreeze):
+    if given.image_size is None and start is not None and (method.has_adapter or given.unfreeze):
         size = start.encoder.size_for(_side_for_start(given, data))
-    return _filled(given, Choices(method, size, min(BATCH_SIZE, len(data)), EPOCHS, EQ_4_WEIGHT))
+    trained = bool(given.unfreeze) or (start is not None and start.heads is not None)
+    share = TRAINED_START_SHARE if trained else HierarchyDefaults.start_share
+    return _filled(given, Choices(method, size, min(BATCH_SIZE, len(data)), EPOCHS, EQ_4_WEIGHT, share))
 
 
-def _as_earlier(given: GivenSettings, earlier: Settings) -> Choices:
+def _as_earlier(given: GivenSettings, earlier: Settings, start: Start | None) -> Choices:
     """The choices that the run made when it began."""
     weight = EQ_4_WEIGHT if earlier.hierarchy is None else earlier.hierarchy.weight
-    return _filled(given, Choices(earlier.method, earlier.image_size, earlier.batch_size, earlier.epochs, weight))
+    share = SCRATCH_START_SHARE if start is None else TRAINED_START_SHARE
+    sizes = earlier.image_size, earlier.batch_size, earlier.epochs
+    return _filled(given, Choices(earlier.method, *sizes, weight, share))
 
 
-def _filled(given: GivenSettings, usual: Choices) -> Choices:
-    """The given settings, with gaps filled from `usual`."""
+def _filled(given: GivenSettings, choices: Choices) -> Choices:
+    """The choices, but for sizes that are given."""
     sizes = {name: getattr(given, name) for name in ("image_size", "batch_size", "epochs")}
-    return replace(usual, **{name: size for name, size in sizes.items() if size is not None})
+    return replace(choices, **{name: size for name, size in sizes.items() if size is not None})
 
 
 def _chosen(
-    given: GivenSettings, kind: type[Method], data: TrainingImages, start: Start | None, accelerator: str
+    given: GivenSettings,
+    kind: type[Method],
+    data: TrainingImages,
+    start: Start | None,
+    accelerator: str,
+    processes: int,
 ) -> tuple[Choices, str]:
     """Choices for a method without arguments, and a line that says what they were chosen for.
 
     The encoder of `start` stays frozen, or if its heads are loaded too, all of it trains.
     """
     N, side = len(data), data.typical_side()
-    sizes = {"image_size": given.image_size, "batch_size": given.batch_size, "epochs": given.epochs}
+    sizes = Sizes(given.image_size, given.batch_size, given.epochs, processes, given.accumulate)
     about = f"chosen for {N:,} images of about {side} px"
     if start is None:
         machine = read_machine(accelerator)
-        return choose(kind, N, side, machine, **sizes), f"{about} and {machine}:"
+        return choose(kind, N, side, machine, sizes), f"{about} and {machine}:"
     if start.heads is None:
-        found = choose_adaptation(kind, N, _side_for_start(given, data), start.encoder, given.unfreeze, **sizes)
+        side = _side_for_start(given, data)
+        choices = choose_adaptation(kind, N, side, start.encoder, given.unfreeze, sizes)
     else:
-        found = choose_continuation(kind, N, side, start.encoder, start.heads, read_machine(accelerator), **sizes)
-    return found, f"{about}, starting from {start.encoder.name}:"
+        choices = choose_continuation(kind, N, side, start.encoder, start.heads, read_machine(accelerator), sizes)
+    return choices, f"{about}, starting from {start.encoder.name}:"
 
 
 def _side_for_start(given: GivenSettings, data: TrainingImages) -> int:
@@ -100,24 +109,24 @@ def _side_for_start(given: GivenSettings, data: TrainingImages) -> int:
 
 def _settings(
     given: GivenSettings,
-    found: Choices,
+    choices: Choices,
     hierarchy: ResolvedHierarchy | None,
     data: TrainingImages,
     start: Start | None,
 ) -> Settings:
     resolved: dict[str, Any] = {
         "data": data.place,
-        "method": found.method,
+        "method": choices.method,
         "hierarchy": hierarchy,
-        "epochs": found.epochs,
-        "batch_size": found.batch_size,
-        "image_size": found.image_size,
+        "epochs": choices.epochs,
+        "batch_size": choices.batch_size,
+        "image_size": choices.image_size,
         "encoder": None if start is None else start.source,
     }
     if start is not None:
         resolved |= {"mean": given.mean or start.encoder.mean, "std": given.std or start.encoder.std}
     if given.neighbours is None:
-        frozen = found.method.is_adapted and hierarchy is not None and hierarchy.head_layers == 0
+        frozen = choices.method.has_adapter and hierarchy is not None and hierarchy.head_layers == 0
         resolved["neighbours"] = NEIGHBOURS if frozen else 0.0
     return Settings(**vars(given) | resolved)
 
@@ -125,22 +134,25 @@ def _settings(
 def hierarchy_defaults(
     method: Method,
     unfreeze: Blocks = 0,
-    others: HierarchyDefaults = HierarchyDefaults(),  # noqa: B008 (frozen)
+    *,
+    weight: float = HierarchyDefaults.weight,
+    start_share: float = HierarchyDefaults.start_share,
 ) -> HierarchyDefaults:
-    """`others` with the defaults that depend on the method: where leaves and features come from, and the heads."""
+    """HIRL's defaults for a method: weight and first tree as chosen, and where leaves and features come from."""
+    defaults = HierarchyDefaults(weight=weight, start_share=start_share)
     if method.facts.online_assignment:
-        others = replace(others, assign="step")
-    if method.is_adapted or unfreeze:  # features of a trained encoder are better than z⁰ of new heads
-        others = replace(others, features="pass", head_layers=0)
-    return others
+        defaults = replace(defaults, assign="step")
+    if method.has_adapter or unfreeze:  # features of a trained encoder are better than z⁰ of new heads
+        defaults = replace(defaults, features="pass", head_layers=0)
+    return defaults
 
 
-def _rows(found: Choices, hierarchy: ResolvedHierarchy | None, suggested: Levels | None) -> list[str]:
+def _rows(choices: Choices, hierarchy: ResolvedHierarchy | None, suggested: Levels | None) -> list[str]:
     """A line for each choice: its name, its value and the reason."""
-    method = found.method
-    values = {"method": type(method).__name__, "backbone": method.backbone, "image_size": f"{found.image_size} px"}
-    values |= {"batch_size": str(found.batch_size), "epochs": str(found.epochs)}
-    reasons = dict(found.reasons)
+    method = choices.method
+    values = {"method": type(method).__name__, "backbone": method.backbone, "image_size": f"{choices.image_size} px"}
+    values |= {"batch_size": str(choices.batch_size), "epochs": str(choices.epochs)}
+    reasons = dict(choices.reasons)
     if hierarchy is not None:
         values |= {"levels": ", ".join(map(str, hierarchy.levels)), "first tree": f"epoch {hierarchy.start_epoch}"}
         if suggested is not None:
@@ -148,8 +160,11 @@ def _rows(found: Choices, hierarchy: ResolvedHierarchy | None, suggested: Levels
         reasons["first tree"] = "an earlier tree, over uninformative features, would hurt training"
         if hierarchy.start_epoch == 0:
             reasons["first tree"] = "the features of the start are informative already"
-        if hierarchy.weight == found.weight:
-            values["weight"] = f"{found.weight:g}"
+        if hierarchy.weight == choices.weight:
+            values["weight"] = f"{choices.weight:g}"
     width = max(map(len, values.values()))
     rows = [f"  {name:<11} {values[name]:<{width}}  {reasons[name]}" for name in values if name in reasons]
-    return [*rows, f"  Command-line options override these; --config {LARGER} has the paper's settings, for GPUs."]
+    return [
+        *rows,
+        f"  Command-line options override these; --config {PAPER_RECIPE} has the paper's settings, for GPUs.",
+    ]

@@ -12,11 +12,10 @@ from hirl.config import to_plain
 from hirl.files import missing_folders, remove_empty
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
-from hirl.runs.continuing import state_to_continue, state_to_fork
+from hirl.runs.continuing import state_to_continue
 from hirl.runs.folder import LOCK
 from hirl.runs.images_file import repair_images, write_images
 from hirl.runs.stored import has_tree, is_complete
-from hirl.train.fork import copy_reports
 from hirl.train.job import Job
 from hirl.train.loop import Loop
 from hirl.train.report import Reporter
@@ -93,11 +92,6 @@ def _removed_if_refused(run: Run, made: Iterable[Path]) -> Iterator[None]:
         raise
 
 
-def stage_one_state(job: Job, base: Run) -> dict[str, Any]:
-    """The state of the baseline that a HIRL run starts from instead of training its own stage one."""
-    return state_to_fork(base, to_plain(job.settings), job.data.opened)
-
-
 def load_state(job: Job, loop: Loop, state: dict[str, Any]) -> None:
     """Restore the state of a checkpoint, and write the tree in it to its file if that is missing or damaged."""
     try:
@@ -111,11 +105,3 @@ def load_state(job: Job, loop: Loop, state: dict[str, Any]) -> None:
     if tree is not None and job.is_first and not has_tree(job.run):
         job.announce(f"{job.run.tree_file} is missing or damaged: it has been written again from last.ckpt")
         loop.store.save_tree(tree)
-
-
-def adopt_stage_one(job: Job, loop: Loop, base: Run) -> None:
-    """Make stage one of the baseline, whose state is already loaded, part of the run."""
-    loop.save()  # before the reports: a folder with reports must have a state to continue from
-    if job.is_first:
-        copy_reports(base, job.run, loop.step)
-    job.announce(f"stage one up to epoch {loop.step // loop.plan.steps_per_epoch} is that of {base.folder}")

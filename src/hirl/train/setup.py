@@ -1,4 +1,4 @@
-"""Builds the parts of a run: loaders, networks and the heads of HIRL; checks that they fit into memory."""
+"""Builds the components of a run: loaders, networks and the heads of HIRL; checks that they fit into memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hirl.train.training_images import TrainingImages
 from hirl.train.unfreezing import Unfreezing
 
 
-class Share(TypedDict):
+class RankArguments(TypedDict):
     """This process's share of each batch, and its device."""
 
     rank: int
@@ -35,8 +35,8 @@ class Share(TypedDict):
 
 
 @dataclass(frozen=True)
-class RunParts:
-    """The parts of a run. `hierarchy` and `paths` are None for a baseline."""
+class Components:
+    """What a run trains with. `hierarchy` and `paths` are None for a baseline."""
 
     method: Method
     hierarchy: ResolvedHierarchy | None
@@ -46,7 +46,6 @@ class RunParts:
     evaluation_loader: EvaluationLoader | CachedFeatureLoader  # this process's share of all images, uncropped
     N: int
     seed: int
-    accumulate: int = 1
     unfreezing: Unfreezing | None = None
 
 
@@ -57,12 +56,14 @@ def build(
     start: Start | None = None,
     *,
     compile_networks: bool = False,
-) -> RunParts:
+) -> Components:
     """Build the loaders, the method's networks, with random weights or those of `start`, and the heads of HIRL."""
     method, seed = settings.method, settings.seed
     loader, evaluation_loader = _open_loaders(fabric, settings, data, start)
     steps = len(loader) // settings.accumulate
-    plan = Plan(settings.epochs, steps, settings.batch_size, settings.image_size, settings.channels)
+    plan = Plan(
+        settings.epochs, steps, settings.batch_size, settings.image_size, settings.channels, settings.accumulate
+    )
     torch.manual_seed(mix_seed(seed, Stream.NETWORKS))
     method.build(plan)
     if start is not None:
@@ -71,7 +72,7 @@ def build(
     if compile_networks:
         for network in method.children():
             network.compile()
-    return RunParts(
+    return Components(
         method=method,
         hierarchy=settings.hierarchy,
         paths=build_paths(settings.hierarchy, method, seed),
@@ -80,7 +81,6 @@ def build(
         evaluation_loader=evaluation_loader,
         N=len(data),
         seed=seed,
-        accumulate=settings.accumulate,
         unfreezing=unfreezing,
     )
 
@@ -89,10 +89,10 @@ def _open_loaders(
     fabric: Fabric, settings: Settings, data: TrainingImages, start: Start | None
 ) -> tuple[Loader | FeatureLoader, EvaluationLoader | CachedFeatureLoader]:
     """Loaders of views and of all images uncropped; both yield cached features if the encoder stays frozen."""
-    share = Share(rank=fabric.global_rank, world_size=fabric.world_size, device=fabric.device)
+    share = RankArguments(rank=fabric.global_rank, world_size=fabric.world_size, device=fabric.device)
     views, reading = settings.method.views(settings.image_size), data.reading(settings)
     batch_size, seed = settings.part_size, settings.seed
-    if start is None or not settings.method.is_adapted:
+    if start is None or not settings.method.has_adapter:
         loader = Loader(data.images, views, batch_size=batch_size, seed=seed, **reading, **share)
         return loader, EvaluationLoader(data.images, size=settings.image_size, **reading, **share)
     cached = start_features(fabric, settings, data, start.encoder)
@@ -127,16 +127,16 @@ def build_paths(hierarchy: ResolvedHierarchy | None, method: Method, seed: int) 
     return paths
 
 
-def memory_warning(fabric: Fabric, settings: Settings, parts: RunParts) -> str | None:
+def memory_warning(fabric: Fabric, settings: Settings, components: Components) -> str | None:
     """Raise a ValueError if the run does not fit into memory; return a warning if it only just fits."""
     device = fabric.device.type
     machine: Machine = fabric.broadcast(read_machine(device), src=0)  # so that all processes decide alike
     need = estimate_need(
         settings.method,
-        parts.plan,
+        components.plan,
         images=settings.part_size // fabric.world_size,
-        N=parts.N,
-        workers=parts.loader.workers,
+        N=components.N,
+        workers=components.loader.workers,
         device=device,
         mixed="mixed" in settings.precision,
     )

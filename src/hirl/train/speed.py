@@ -31,7 +31,7 @@ from hirl.train.training_images import TrainingImages
 DATA, FORWARD, BACKWARD, SPD, UPDATE, REFRESH = "data", "forward", "backward", "HIRL's loss", "update", "refresh"
 REST = "rest"
 STAGES = (DATA, FORWARD, BACKWARD, SPD, UPDATE, REFRESH, REST)
-MANY = 1000  # epochs of the plan: more than are measured
+PLANNED_EPOCHS = 1000  # epochs of the plan: more than are measured
 WARM_UP = 0.25  # of the seconds to measure
 
 
@@ -76,7 +76,7 @@ class Stopwatch(SilentObserver):
         self.limit = float("inf")  # seconds of steps
         self._inner, self._last = 0.0, 0.0
 
-    def watch(self, loop: Loop) -> None:
+    def attach(self, loop: Loop) -> None:
         """Time the calls of a loop."""
         wait = torch.accelerator.synchronize if loop.fabric.device.type != "cpu" else lambda: None
         self._wrap(loop.joint, "forward", SPD, wait)
@@ -130,12 +130,14 @@ class Stopwatch(SilentObserver):
 
 def make_loop(recipe: TimedRecipe, images: ImageSet, fabric: Fabric) -> tuple[Loop, Stopwatch]:
     """A loop that trains a recipe on images and saves nothing, and a stopwatch to watch it."""
-    method, hierarchy = recipe.method.fresh(), recipe.hierarchy
+    method, hierarchy = recipe.method.unbuilt_copy(), recipe.hierarchy
     settings = Settings(
         data=images.name,
         method=method,
-        hierarchy=None if hierarchy is None else hierarchy.resolve(len(images), MANY, hierarchy_defaults(method)),
-        epochs=MANY,
+        hierarchy=None
+        if hierarchy is None
+        else hierarchy.resolve(len(images), PLANNED_EPOCHS, hierarchy_defaults(method)),
+        epochs=PLANNED_EPOCHS,
         batch_size=recipe.batch_size,
         image_size=recipe.image_size,
         seed=0,
@@ -151,9 +153,9 @@ def make_loop(recipe: TimedRecipe, images: ImageSet, fabric: Fabric) -> tuple[Lo
         unfreeze=0,
     )
     opened = OpenedImages(images, images, hashes=False)
-    parts = build(fabric, settings, TrainingImages(images, opened, recipe.workers))
+    components = build(fabric, settings, TrainingImages(images, opened, recipe.workers))
     watch = Stopwatch()
-    loop = Loop(fabric, parts, watch, Store(), should_stop=watch.is_over)
+    loop = Loop(fabric, components, watch, Store(), should_stop=watch.is_over)
     return loop, watch
 
 
@@ -174,7 +176,7 @@ def measure_speed(recipe: TimedRecipe, images: ImageSet, *, seconds: float, acce
         device=fabric.device.type,
         mixed="mixed" in recipe.precision,
     )
-    watch.watch(loop)  # after the estimate, which copies the method
+    watch.attach(loop)  # after the estimate, which copies the method
     with memory_advice():
         _train(loop, watch, WARM_UP * seconds)
         waited = loop.loader.waited

@@ -76,16 +76,14 @@ def advice(
         f"{duration_text(run_seconds(speed, recipe, N))}."
     ]
     lines += _memory(speeds, machine)
-    lines += _batch(speed, recipe, changed)
+    lines += _batch(speed, changed)
     for option, other in changed.items():
         relative = other.images_per_second / speed.images_per_second
         if option.startswith("--image_size"):
-            lines.append(f"{option} costs {1 / relative:.1f} times the time of {recipe.image_size} px.")
+            lines.append(f"{option} takes {1 / relative:.1f} times as long as {recipe.image_size} px.")
         if option.startswith("--precision"):
             faster = relative > GAIN
-            lines.append(
-                f"{option} is {relative:.2f} times as fast{': use it' if faster else ', which is no reason to use it'}."
-            )
+            lines.append(f"{option} is {relative:.2f} times as fast{': use it' if faster else ': not worth using'}.")
     lines += _data(speed, changed)
     shares = [one.share(SPD) + one.share(REFRESH) for one in speeds.values()]
     lines.append(
@@ -102,7 +100,7 @@ def _memory(speeds: Mapping[str, Speed], machine: Machine) -> list[str]:
     return [f"{size_text(machine.free)} of memory are free, too little for {', '.join(tight)}: use a smaller batch."]
 
 
-def _batch(speed: Speed, recipe: TimedRecipe, changed: Mapping[str, Speed]) -> list[str]:
+def _batch(speed: Speed, changed: Mapping[str, Speed]) -> list[str]:
     sizes = {option: one for option, one in changed.items() if option.startswith("--batch_size")}
     if not sizes:
         return []
@@ -110,7 +108,7 @@ def _batch(speed: Speed, recipe: TimedRecipe, changed: Mapping[str, Speed]) -> l
     relative = sizes[best].images_per_second / speed.images_per_second
     if relative > GAIN:
         return [f"{best} is {relative:.2f} times as fast; scale --method.lr with it."]
-    return [f"--batch_size {recipe.batch_size} is as fast as half or twice of it."]
+    return ["Halving or doubling --batch_size does not help."]
 
 
 def _data(speed: Speed, changed: Mapping[str, Speed]) -> list[str]:

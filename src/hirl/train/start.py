@@ -13,7 +13,6 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from hirl.data.views import Jitter, View
 from hirl.data.views.normalisation import default_normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import width
@@ -24,10 +23,10 @@ from hirl.features.open_encoder import Encoder, open_encoder, run_of_checkpoint
 from hirl.features.view_cache import CachedViews, compute_or_load_views, fitting_views
 from hirl.methods.base import Method
 from hirl.methods.foreign_state import ForeignState, find_foreign_state
-from hirl.methods.parts.augmentations import blur_unless_small
+from hirl.methods.parts.augmentations import moco_view
 from hirl.run import Run
 from hirl.terminal.progress import Progress, no_progress, progress_bars
-from hirl.train.defaults import adaptation_recipe
+from hirl.train.adaptation_defaults import adaptation_recipe
 from hirl.train.settings import GivenSettings, Settings, earlier_settings
 from hirl.train.training_images import TrainingImages
 
@@ -54,7 +53,7 @@ class Start:
 
     @property
     def encoder_provenance(self) -> Provenance:
-        """Where the encoder's weights come from. Those that hirl trained from scratch have seen no labels."""
+        """Where the encoder's weights come from. Weights trained from scratch by hirl used no labels."""
         return self.encoder.provenance or Provenance(f"{self.encoder.name}, trained by hirl", labels=False)
 
     @property
@@ -98,7 +97,7 @@ def open_heads(source: str, method: Method | type[Method]) -> ForeignState | Non
     if not path.is_file() or run_of_checkpoint(path) is not None or load_metadata(path) is not None:
         return None
     if isinstance(method, Method):
-        return None if method.is_adapted else find_foreign_state(type(method), path)
+        return None if method.has_adapter else find_foreign_state(type(method), path)
     return find_foreign_state(method, path)
 
 
@@ -111,7 +110,7 @@ def start_features(fabric: Fabric, settings: Settings, data: TrainingImages, sta
             start.network,
             start.sha256,
             data.images,
-            adaptation_view(size),
+            moco_view(size),  # for all methods: they share the cached features
             count,
             size=size,
             device=fabric.device,
@@ -124,12 +123,6 @@ def start_features(fabric: Fabric, settings: Settings, data: TrainingImages, sta
             compute(progress)
     fabric.barrier()
     return compute()
-
-
-def adaptation_view(size: int) -> View:
-    """The augmentation of MoCo v2, for all methods: they share the cached features."""
-    jitter = Jitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, probability=0.8)
-    return View(size=size, scale=(0.2, 1.0), jitter=jitter, grey=0.2, blur=blur_unless_small(size, 0.5))
 
 
 def check_same_start(run: Run, start: Start, weights: dict[str, Tensor]) -> None:

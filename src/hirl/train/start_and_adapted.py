@@ -1,4 +1,4 @@
-"""The start and the adapted encoder side by side, so that nobody is handed a worse encoder without knowing it.
+"""Compares the adapted encoder with the one it started from.
 
 Figures without labels: the silhouette of as many clusters as the tree has nodes above its leaves, whether two halves of
 the images agree on these clusters, and how often an augmented view is nearest to its own image. With labels also KNN
@@ -25,34 +25,34 @@ from hirl.files import write_json
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.level_search import ClusterCount, measure_clusters, reduce_rows
 from hirl.hierarchy.levels import levels_by_number
+from hirl.methods.parts.augmentations import moco_view
 from hirl.metrics.agreement import mutual_information
-from hirl.metrics.knn import fitting_ks, knn_accuracy
+from hirl.metrics.knn import held_out_accuracy
 from hirl.metrics.neighbours import nearest_rows
 from hirl.train.feature_loader import FeatureLoader
 from hirl.train.job import Job
-from hirl.train.setup import RunParts
-from hirl.train.start import Start, adaptation_view
+from hirl.train.setup import Components
+from hirl.train.start import Start
 
 MOST_IMAGES = 2_000
-QUERY_EVERY = 5
 HALVES = 10  # random halves of the images that the noise is measured on
 ERRORS = 3  # standard errors from which a difference counts; measured in docs/log.md
 
-Sides = dict[str, tuple[float, float, float]]
+Comparison = dict[str, tuple[float, float, float]]
 """By name of a figure, its value for the start, for the adapted encoder, and the least difference that counts.
 
 All are the better the larger.
 """
 
 
-def compare_start(job: Job, start: Start, parts: RunParts) -> str:
+def compare_start(job: Job, start: Start, components: Components) -> str:
     """Measure the start and the trained encoder, write adaptation.json, and return what to print."""
     settings, known = job.settings, job.data.images.labels
-    if isinstance(parts.loader, FeatureLoader):  # an adapter was trained on the start's features of views
-        cached = parts.loader.cached
+    if isinstance(components.loader, FeatureLoader):  # an adapter was trained on the start's features of views
+        cached = components.loader.cached
         index = spread_over(cached.readable.nonzero()[:, 0])
         before = cached.rows[index, :2].float()  # (n, 2, width): the image and a view of it
-        after = adapted_rows(parts.method.encoder, before)
+        after = adapted_rows(components.method.encoder, before)
     else:
         index, before, after = _features_of_both(job, start)
     levels = None if settings.hierarchy is None else settings.hierarchy.levels
@@ -69,7 +69,7 @@ def _features_of_both(job: Job, start: Start) -> tuple[Tensor, Tensor, Tensor]:
     networks = (start.encoder.network, start.encoder.sha256), (trained, network_hash(trained.state_dict()))
     reading, device = job.data.reading(job.settings), job.fabric.device
     start_rows, trained_rows = (
-        compute_or_load_views(network, sha256, some, adaptation_view(size), 1, size=size, device=device, **reading)
+        compute_or_load_views(network, sha256, some, moco_view(size), 1, size=size, device=device, **reading)
         for network, sha256 in networks
     )
     readable = start_rows.readable
@@ -90,7 +90,7 @@ def adapted_rows(encoder: nn.Module, rows: Tensor) -> Tensor:
 
 def compare_with_start(
     start: Tensor, adapted: Tensor, labels: Tensor | None, levels: Sequence[int] | None, *, seed: int
-) -> Sides:
+) -> Comparison:
     """Measure both encoders by their features (n, 2, width) of some images and of a view of each.
 
     labels (n, label levels); levels of the run's tree, None for a baseline.
@@ -137,21 +137,18 @@ def _figures(
     yield "views nearest to their own image", float(torch.cat(own).float().mean())
     if labels is None:
         return
-    query = torch.arange(len(images)) % QUERY_EVERY == 0
-    ks = fitting_ks(int((~query).sum()))
-    knn = knn_accuracy(images[~query], labels[~query], images[query], labels[query], ks=ks).amax(0)
-    for level, accuracy in enumerate(knn.tolist()):
+    for level, accuracy in enumerate(held_out_accuracy(images, labels)[0].tolist()):
         yield f"KNN, label level {level}", accuracy
     for level, truth in enumerate(labels.T):
         found_clusters = HierarchicalKMeans(restarts=3)(images, (max(2, len(truth.unique())),), seed=seed).leaves
         yield f"AMI of K-means, label level {level}", mutual_information(found_clusters, truth)["AMI"]
 
 
-def comparison_text(sides: Sides) -> str:
+def comparison_text(sides: Comparison) -> str:
     """A line per figure, and which of the two encoders is better in more of them, by more than the noise of each."""
     width = max(map(len, sides))
     rows = [
-        f"  {name:<{width}}  {start:.3f} → {adapted:.3f}  ({adapted - start:+.3f}; counts from {least:.3f} on)"
+        f"  {name:<{width}}  {start:.3f} → {adapted:.3f}  ({adapted - start:+.3f}; significant from {least:.3f})"
         for name, (start, adapted, least) in sides.items()
     ]
     better, worse = (
@@ -162,5 +159,5 @@ def comparison_text(sides: Sides) -> str:
         winner = f"The {'adapted encoder' if better > worse else 'start'} is better"
     heading = "the start → the adapted encoder, on training images; larger is better"
     counts = f"raises {better} of {len(sides)} figures by more than their noise and lowers {worse}"
-    noise = f"A difference counts from {ERRORS} standard errors on, which random halves of the images gave."
+    noise = f"A difference counts from {ERRORS} standard errors on, estimated on random halves of the images."
     return "\n".join((heading, *rows, f"{winner}: adaptation {counts}.", noise))

@@ -16,7 +16,7 @@ from hirl.train.settings import GivenSettings
 MEASURED = 16  # images whose size is read
 
 
-class Reading(TypedDict):
+class LoaderArguments(TypedDict):
     """Arguments of loaders on how to read images."""
 
     workers: int | None
@@ -51,9 +51,9 @@ class TrainingImages:
         path = path_of(self.opened.data)
         return self.name if path is None else full_path(path)
 
-    def reading(self, settings: GivenSettings) -> Reading:
+    def reading(self, settings: GivenSettings) -> LoaderArguments:
         """The reading arguments of every loader of these images."""
-        return Reading(
+        return LoaderArguments(
             workers=self.workers, strict=self.strict, skipped=self.skipped, mean=settings.mean, std=settings.std
         )
 

@@ -34,7 +34,7 @@ class Unfreezing:
         for encoder in method.encoder_copies:
             for weight, behind in freeze_but_last(encoder, unfreeze).items():
                 scales[weight] = LAST_RATE * LAYER_DECAY**behind
-            method.fix(fixed_layers(encoder))
+            method.keep_in_eval(fixed_layers(encoder))
         return cls(scales, math.ceil(HEADS_ALONE * plan.steps))
 
     def scaled(self, groups: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -41,10 +41,14 @@ def choose_split(asked: str | None, available: Collection[str], *, name: str) ->
         for candidate in available:
             if candidate.lower() == alias:
                 return candidate
-    raise ValueError(f"{name} has no split {wanted!r}: choose one of {', '.join(map(repr, sorted(available)))}")
+    raise NoSplit(f"{name} has no split {wanted!r}: choose one of {', '.join(map(repr, sorted(available)))}")
 
 
-class NoSplits(ValueError):  # noqa: N818
+class NoSplit(ValueError):  # noqa: N818
+    """A source has no such split."""
+
+
+class NoSplits(NoSplit):
     """A split was requested of a source without splits."""
 
 

@@ -11,6 +11,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from hirl.data.loader import grouped
 from hirl.data.views.normalisation import Normalisation
 from hirl.evals.base import no_message
 from hirl.evals.detection.detector import Detector, float_images, padded
@@ -78,12 +79,7 @@ class Training(ResumableTraining[list[TrainingSample]]):
         world = self.fabric.world_size
         positions = positions_of(range(start, stop), self.schedule.batch_size, self.fabric.global_rank, world)
         size = self.schedule.batch_size // (world * self.accumulate)
-        pieces: list[list[TrainingSample]] = []
-        for piece in parts(self.samples, positions, size, self.workers):
-            pieces.append(piece)
-            if len(pieces) == self.accumulate:
-                yield pieces
-                pieces = []
+        yield from grouped(parts(self.samples, positions, size, self.workers), self.accumulate)
 
     def divergence_message(self, step: int, losses: Mapping[str, Tensor]) -> str:
         parted = ", ".join(f"{name} {float(loss.detach()):.3g}" for name, loss in losses.items())

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hirl.data.loader import Loader
+from hirl.data.loader import Loader, grouped
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Batch
 from hirl.encoders.backbones import has_tokens, tokens
@@ -140,15 +140,11 @@ class ClassifierTraining(ResumableTraining[Batch]):
         while step < stop:
             epoch, done = divmod(step, self.steps_per_epoch)
             self.loader.set_epoch(epoch, done * self.accumulate)
-            parts: list[Batch] = []
-            for batch in self.loader:
-                parts.append(batch)
-                if len(parts) == self.accumulate:
-                    yield parts
-                    parts = []
-                    step += 1
-                    if step == stop or step % self.steps_per_epoch == 0:
-                        break
+            for parts in grouped(self.loader, self.accumulate):
+                yield parts
+                step += 1
+                if step == stop or step % self.steps_per_epoch == 0:
+                    break
 
     def losses(self, module: Any, piece: Batch, step: int, part: int) -> dict[str, Tensor]:
         """The cross-entropy of each classifier."""

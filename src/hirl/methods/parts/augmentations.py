@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hirl.data.views import Blur, Jitter
+from hirl.data.views import Blur, Jitter, View
 
 # BYOL's colour jitter (Grill et al., Bootstrap Your Own Latent, NeurIPS 2020, arXiv:2006.07733), which MoCo v3, DINO
 # and iBOT adopted: half of MoCo v2's strength on saturation.
@@ -21,3 +21,8 @@ def blur_unless_small(image_size: int, probability: float) -> Blur | None:
 def local_crop_size(image_size: int, multiple: int) -> int:
     """The side of a local crop: the published 96 at 224 pixels, i.e. 3/7, rounded to a multiple of `multiple`."""
     return max(1, round(image_size * 3 / 7 / multiple)) * multiple
+
+
+def moco_view(image_size: int) -> View:
+    """The augmentation of MoCo v2, which SimSiam adopted."""
+    return View(size=image_size, scale=(0.2, 1.0), jitter=Jitter(), grey=0.2, blur=blur_unless_small(image_size, 0.5))

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+TRUST, EPS = 1e-3, 1e-8
+
 
 class LARS(torch.optim.Optimizer):
     """v ← momentum · v + r (g + λ w), w ← w − lr · v with r = trust · |w| / (|g| + λ |w| + eps), per tensor.
@@ -27,19 +29,17 @@ class LARS(torch.optim.Optimizer):
         lr: float,
         momentum: float = 0.9,
         weight_decay: float = 0.0,
-        trust: float = 1e-3,
-        eps: float = 1e-8,
     ) -> None:
-        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "eps": eps}
+        settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         for name, value in settings.items():
             if value < 0:
-                raise ValueError(f"{name} is {value}, but must be at least 0 for LARS.")
+                raise ValueError(f"{name} is {value}, but must be at least 0 for LARS")
         super().__init__(params, settings)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         if closure is not None:
-            raise ValueError("LARS does not support a closure: call backward before step.")
+            raise ValueError("LARS does not support a closure: call backward before step")
         for group in self.param_groups:
             weights: list[Tensor] = [weight for weight in group["params"] if weight.grad is not None]
             if not weights:
@@ -59,7 +59,7 @@ class LARS(torch.optim.Optimizer):
         decay = group["weight_decay"]
         weight_norms = torch.stack(torch._foreach_norm(weights))
         gradient_norms = torch.stack(torch._foreach_norm(gradients))
-        ratios = group["trust"] * weight_norms / (gradient_norms + decay * weight_norms + group["eps"])
+        ratios = TRUST * weight_norms / (gradient_norms + decay * weight_norms + EPS)
         # A zero gradient also switches off the decay: 0 · (0 + λ w). A zero weight has nothing to decay.
         ratios = torch.where(gradient_norms == 0, 0.0, torch.where(weight_norms == 0, 1.0, ratios))
         directions = torch._foreach_add(gradients, weights, alpha=decay)

@@ -15,7 +15,7 @@ def mean_over_ranks(mine: Tensor) -> Tensor:
 
     Its gradient is the mean of the ranks' gradients. A loss of such means is the same on every rank, and parameters,
     whose gradients are averaged over the ranks, get the gradient of the loss over all rows. Every rank must call it
-    equally often, and take the gradient.
+    the same number of times and backpropagate through it.
     """
     mean: Tensor = _MeanOverRanks.apply(mine)
     return mean

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
-from itertools import groupby
 from typing import Any, ClassVar
 
 import torch
@@ -18,6 +17,7 @@ from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan, Rates, cosine, move_towards, warmed_up_cosine
 from hirl.methods.parts import drop_path
 from hirl.methods.parts.augmentations import SOFT_JITTER, blur_unless_small, local_crop_size
+from hirl.methods.parts.crops import by_size
 from hirl.methods.parts.heads import BottleneckHead, UnitLinear
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
@@ -28,7 +28,7 @@ class Network(nn.Module):
     def __init__(self, backbone: nn.Module, head: BottleneckHead) -> None:
         super().__init__()
         self.backbone = backbone
-        self.features = nn.Identity()  # between the two, for whoever wants to see them
+        self.features = nn.Identity()  # a hook point between the two
         self.head = head
         self.drop_paths = tuple(drop_path.replace_drop_paths(backbone))
 
@@ -44,8 +44,7 @@ class Network(nn.Module):
     def pooled(self, crops: list[Tensor]) -> list[Tensor]:
         """Crops of V views, each (B, C, s, s) → (views · B, width) per run of equal sizes, which form one batch."""
         features = []
-        for _, equal in groupby(crops, key=lambda crop: crop.shape[-1]):
-            group = list(equal)
+        for group in by_size(crops):
             self.draw_drop_paths(group)
             features.append(self.backbone(torch.cat(group)))
         return features
@@ -154,7 +153,7 @@ class SelfDistillation(Method):
         if any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in layers):
             raise ValueError(
                 f"backbone {self.backbone!r} has batch norm, but {type(self).__name__} takes networks without it, "
-                "e.g. vit_small_patch16_224."
+                "e.g. vit_small_patch16_224"
             )
         self.views(plan.image_size)  # checks the sizes
 

@@ -1,4 +1,4 @@
-"""Settings that follow the number of images, for methods that choose theirs."""
+"""Defaults that depend on the number of images."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ LARGE_SET = 20_000  # images
 
 
 def queue_length(images: int, batch_size: int, *, most: int) -> int:
-    """A sixteenth of the images, as a long queue of a small set is full of other views of the same images."""
-    return max(4 * batch_size, min(most, power_of_two(images / 16)))
+    """A sixteenth of the images, in whole batches: a long queue of a small set is full of views of the same images."""
+    length = max(4 * batch_size, min(most, power_of_two(images / 16)))
+    return length // batch_size * batch_size
 
 
 def power_of_two(value: float) -> int:

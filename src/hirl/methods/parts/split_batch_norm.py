@@ -27,7 +27,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
 
     def __init__(self, like: nn.BatchNorm2d, groups: int) -> None:
         if not like.track_running_stats or not like.affine or like.momentum is None:
-            raise ValueError(f"bn_splits is {groups}, but {like} cannot be split: use bn_splits 1.")
+            raise ValueError(f"bn_splits is {groups}, but {like} cannot be split: use bn_splits 1")
         super().__init__(like.num_features, like.eps, like.momentum)
         self.groups = groups
         self.load_state_dict(like.state_dict())
@@ -37,7 +37,7 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
             return super().forward(images)
         if len(images) % self.groups:
             raise ValueError(
-                f"a batch of {len(images)} images per rank cannot be split into {self.groups} equal groups."
+                f"a batch of {len(images)} images per rank cannot be split into {self.groups} equal groups"
             )
         means = self.running_mean.repeat(self.groups, 1)  # (groups, C): each group updates its own copy
         variances = self.running_var.repeat(self.groups, 1)
@@ -68,13 +68,26 @@ class SplitBatchNorm2d(nn.BatchNorm2d):
         return groups.flatten(0, 1).permute(0, 3, 1, 2)
 
 
+def fitting_groups(images: int, ranks: int, *, most: int) -> int | None:
+    """The number of equal groups of 2 or more, at most `most`, that so many ranks can make of so many images.
+
+    At least one group per rank; 1, which is plain batch norm, only if it is asked for or nothing else fits; None if no
+    number fits.
+    """
+    fitting = [groups for groups in range(ranks, images // 2 + 1, ranks) if images % groups == 0]
+    largest = max((groups for groups in fitting if groups <= max(most, ranks)), default=None)
+    if largest == 1 < most:
+        return next((groups for groups in fitting if groups > most), 1)
+    return largest
+
+
 def split_batch_norm(network: nn.Module, groups: int) -> None:
     """Make every batch norm of a network normalise `groups` groups of its batch separately."""
     for name, module in list(network.named_modules()):
         if type(module) is nn.BatchNorm2d:
             network.set_submodule(name, SplitBatchNorm2d(module, groups))
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
-            raise ValueError(f"bn_splits is {groups}, but {type(module).__name__} cannot be split: use bn_splits 1.")
+            raise ValueError(f"bn_splits is {groups}, but {type(module).__name__} cannot be split: use bn_splits 1")
 
 
 def average_statistics(network: nn.Module) -> None:

@@ -26,7 +26,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     def __init__(self, like: nn.modules.batchnorm._BatchNorm) -> None:
         if not like.track_running_stats or like.momentum is None:
             size = ranks.world().size
-            raise ValueError(f"{like} cannot be synchronised over {size} ranks: it has no running statistics.")
+            raise ValueError(f"{like} cannot be synchronised over {size} ranks: it has no running statistics")
         super().__init__(like.num_features, like.eps, like.momentum, like.affine)
         self.load_state_dict(like.state_dict())
 
@@ -73,5 +73,5 @@ def synchronise_batch_norm(network: nn.Module) -> None:
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
             raise ValueError(
                 f"{type(module).__name__} cannot be synchronised over {size} ranks: use one process, or a "
-                "backbone with plain batch norm such as resnet50."
+                "backbone with plain batch norm such as resnet50"
             )
