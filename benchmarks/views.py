@@ -125,7 +125,8 @@ def shares(loader: Loader) -> str:
     renderer, indices = loader.renderer, np.arange(loader.batch_size)
     renderer.render_in_worker(indices, 0)
     spent = {"read_or_replace": 0.0, "upload": 0.0, "coloured": 0.0}
-    with patch.multiple(render, **{name: timed(getattr(render, name), name, spent) for name in spent}):
+    replaced: Any = {name: timed(getattr(render, name), name, spent) for name in spent}
+    with patch.multiple(render, **replaced):
         start = perf_counter()
         for epoch in range(3):
             renderer.render_in_worker(indices, epoch)

@@ -34,9 +34,9 @@ def test_unreadable_images_are_crossed_out_and_listed(photos: Path, capsys: pyte
 
 
 def test_unreadable_files_are_not_counted_as_images(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = photos / "cats" / "tabby" / "1.png"
+    intact = photos / "cats" / "tabby" / "1.png"
     cut = photos / "cats" / "persian" / "1.png"
-    whole.write_bytes(b"broken")
+    intact.write_bytes(b"broken")
     cut.write_bytes(cut.read_bytes()[:-40])  # its header is sound
     assert main(["images", str(photos)]) == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -192,7 +192,7 @@ MISTAKES = {
     "an unknown method": (["{photos}", "--method", "vicreg", "--out", "v.png"], "vicreg"),
     "a file's name of a method": (["{photos}", "--method", "dino", "--out", "v.png"], "choose one of DINO, IBOT"),
     "no method": (["{photos}", "--out", "v.png"], "the option --method is missing: choose one of DINO, IBOT"),
-    "no images": (["--method", "DINO", "--out", "v.png"], "views needs images"),
+    "no images": (["--method", "DINO", "--out", "v.png"], "the images are missing"),
     "an unknown recipe": (["{photos}", "--config", "small/vicreg", "--out", "v.png"], "small/dino"),
     "an unknown option": (["{photos}", "--method", "DINO", "--epochs", "3", "--out", "v.png"], "--epochs"),
     "an unknown option of the method": (["{photos}", "--method", "DINO", "--method.k", "3", "--out", "v.png"], "k"),

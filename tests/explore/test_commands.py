@@ -262,7 +262,7 @@ def test_sample(files: Path, photos: Path, tmp_path: Path, capsys: pytest.Captur
         (("--links", tmp_path / "links"), "exists already"),
         (("--out", tmp_path / "list.csv"), "exists already"),
         (("--out", tmp_path / "list.doc"), "but must end in one of .txt, .csv, .json"),
-        (("--out", tmp_path / "a.txt", "--links", tmp_path / "b"), "give one of them"),
+        (("--out", tmp_path / "a.txt", "--links", tmp_path / "b"), "write either a list or a folder"),
         (("--size", "61"), "at most the 60 readable images"),
         (("--out", tmp_path / "none" / "a.txt"), "does not exist"),
     ):
