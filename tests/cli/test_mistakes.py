@@ -84,7 +84,7 @@ LINES: dict[str, str] = {
     f"{MOCO} --hierarchy.head_layers -1": "head_layers",
     f"{MOCO} --hierarchy.start_epoch -1": "start_epoch",
     f"{MOCO} --hierarchy.start_epoch 2": "hierarchy.start_epoch is 2, but must be at most 1 for 2 epochs: use",
-    f"{MOCO} --fork_at 1": "--fork_at is given, but is only for baselines (--hierarchy null)",
+    f"{MOCO} --fork_at 1": "--fork_at needs a baseline (--hierarchy null)",
     f"{MOCO} --hierarchy.features cache": "--hierarchy.features",
     f"{MOCO} --hierarchy.assign never": "--hierarchy.assign",
     f"{MOCO} --hierarchy.iterations 10": "--hierarchy.builder.iterations",

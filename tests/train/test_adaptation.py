@@ -163,7 +163,7 @@ def test_figures_without_their_noise_are_not_shown(adapted: Run, tmp_path: Path)
 
 def test_differences_within_the_noise_name_no_winner() -> None:
     shown = comparison_text({"silhouette": (0.041, 0.081, 0.05), "agreement": (0.36, 0.32, 0.05), "views": (0.8,) * 3})
-    assert "0.041 → 0.081  (+0.040; counts from 0.050 on)" in shown
+    assert "0.041 → 0.081  (+0.040; significant from 0.050)" in shown
     assert "Neither encoder is better: adaptation raises 0 of 3 figures" in shown
     better = comparison_text({"silhouette": (0.041, 0.081, 0.03), "agreement": (0.36, 0.32, 0.05)})
     assert "The adapted encoder is better: adaptation raises 1 of 2 figures" in better
@@ -388,7 +388,7 @@ def test_large_sets_get_fewer_views() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"encoder": None}, "an adapter, but must not without an --encoder"),
+        ({"encoder": None}, "an adapter but no encoder to adapt"),
         ({"neighbours": 2.0}, "neighbours is 2.0, but must be a share"),
         ({"cached_views": 1}, "cached_views is 1, but must be at least 2"),
         ({"encoder": "no/such"}, "no run folder and no file 'no/such'"),

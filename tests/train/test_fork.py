@@ -101,7 +101,7 @@ def test_what_cannot_be_forked_is_refused(tmp_path: Path) -> None:
         train("MoCoV2", out, hierarchy, epochs=3, stage_one=tmp_path / "nowhere")
     with pytest.raises(ValueError, match="a baseline has only one stage"):
         train("MoCoV2", out, None, stage_one=base.folder)
-    with pytest.raises(ValueError, match="fork_at is given, but is only for baselines"):
+    with pytest.raises(ValueError, match="fork_at needs a baseline"):
         train("MoCoV2", out, hierarchy, fork_at=(2,))
     with pytest.raises(ValueError, match="fork_at is 4, but must be epochs from 1 to 3"):
         train("MoCoV2", out, None, fork_at=(4,))

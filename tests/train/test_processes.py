@@ -199,12 +199,12 @@ def test_the_final_tree_is_that_of_the_images_on_any_number_of_processes(trained
 def test_several_processes_adapt_by_default(tmp_path: Path) -> None:
     """Nothing is given but the images and the encoder to start from: what is chosen suits the processes."""
     torch.manual_seed(0)
-    network = {"channels": [8, 8, 16, 16]}
+    network: dict[str, Any] = {"channels": [8, 8, 16, 16]}
     metadata = EncoderMetadata("resnet10t", network, 16, (0.5,) * 3, (0.5,) * 3)
     save_encoder(tmp_path / "start.safetensors", make_backbone("resnet10t", **network).eval(), metadata)
     np.savez(tmp_path / "images.npz", images=np.random.default_rng(0).integers(0, 256, (80, 16, 16, 3), dtype=np.uint8))
-    line = ("hirl.cli.main", "pretrain", tmp_path / "images.npz", "--encoder", tmp_path / "start.safetensors")
-    line = (*line, "--out", tmp_path / "run", "--accelerator", "cpu", "--epochs", "2")
+    files = (tmp_path / "images.npz", "--encoder", tmp_path / "start.safetensors", "--out", tmp_path / "run")
+    line = ("hirl.cli.main", "pretrain", *files, "--accelerator", "cpu", "--epochs", "2")
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
     wait_for_all([Forked(*line, env=variables | cache) for variables in as_torchrun(3)])
     run = Run(tmp_path / "run")

@@ -114,7 +114,9 @@ def compare_with_start(
     everything, *halves = (measure(order[: len(order) // (2 if place else 1)]) for place, order in enumerate(orders))
     changes = torch.tensor([[after - before for _, before, after in figures] for figures in halves])
     counts = ERRORS * changes.double().std(0)
-    return {name: (*sides, float(least)) for (name, *sides), least in zip(everything, counts, strict=True)}
+    return {
+        name: (before, after, float(least)) for (name, before, after), least in zip(everything, counts, strict=True)
+    }
 
 
 def _reduced(images: Tensor) -> Tensor | None:
