@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from hirl.hierarchy.builder import POOLED_FEATURES, HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.levels import check_levels, levels_by_number
@@ -53,7 +53,8 @@ class Hierarchy:
         assign: Where an image's leaf comes from: "stored" is its leaf of the last clustering; "step" finds the leaf
             of its second global view, or of the only view, at every step. By default step for methods that assign
             images to clusters at every step themselves (SwAV), as in the paper, else stored.
-        builder: Clusters the features into a tree.
+        builder: Clusters the features into a tree. By default top-down K-means; without heads, Ward linkage of reduced
+            features.
         rebuild: Build a new tree before every epoch, as in the paper. Otherwise the nodes and images of the first tree
             stay, and its prototypes follow the features. By default false without heads, else true.
     """
@@ -68,7 +69,7 @@ class Hierarchy:
     features: ClusteredFeatures | None = None
     bank_momentum: float = 0.7
     assign: Assignment | None = None
-    builder: TreeBuilder = HierarchicalKMeans()  # noqa: RUF009 (frozen)
+    builder: Annotated[TreeBuilder | None, HierarchicalKMeans] = None  # options alone are those of K-means
     rebuild: bool | None = None
 
     def __post_init__(self) -> None:
@@ -84,7 +85,7 @@ class Hierarchy:
             value = getattr(self, name)
             if value is not None and value not in get_args(choices):
                 raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(get_args(choices))}")
-        if not isinstance(self.builder, TreeBuilder):
+        if self.builder is not None and not isinstance(self.builder, TreeBuilder):
             raise ValueError(f"builder is {self.builder!r}, but must be a tree builder such as HierarchicalKMeans()")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature is {self.temperature}, but must be a number above 0")
@@ -114,7 +115,9 @@ class Hierarchy:
             "features": features if self.features is None else self.features,
             "head_layers": head_layers,
             "rebuild": head_layers > 0 if self.rebuild is None else self.rebuild,
-            "builder": POOLED_FEATURES if head_layers == 0 and self.builder == HierarchicalKMeans() else self.builder,
+            "builder": (POOLED_FEATURES if head_layers == 0 else HierarchicalKMeans())
+            if self.builder is None
+            else self.builder,
         }
         if (chosen["head_layers"], chosen["features"]) == (0, "bank"):
             raise ValueError("features is bank, which holds z0, but without heads (head_layers 0) must be pass")
@@ -132,4 +135,5 @@ class ResolvedHierarchy(Hierarchy):
     assign: Assignment
     features: ClusteredFeatures
     head_layers: int
+    builder: TreeBuilder
     rebuild: bool
