@@ -18,7 +18,8 @@ from hirl.hierarchy.draws import RowDraws
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.linked_parts import clustered_parts, rows_as_parts
 from hirl.hierarchy.lloyd import Lloyd
-from hirl.hierarchy.path_steps import FILL_ROUNDS, PathSteps, mean_directions
+from hirl.hierarchy.mean_directions import mean_directions
+from hirl.hierarchy.path_steps import FILL_ROUNDS, PathSteps, out_of_space
 from hirl.hierarchy.reduction import ReducedSpace, fit_reduction
 from hirl.hierarchy.rows import Features, UnitRows
 from hirl.hierarchy.tree import PrototypeTree
@@ -71,10 +72,7 @@ def kmeans_tree(
         init = None if init is None else _projected(init, space)
     build = _Levels(how, clustered, sizes, index, ranks, seed, init, progress)
     tree = build.bottom_up() if how.order == "bottom-up" else build.by_path()
-    if space is None:
-        return tree
-    nodes = mean_directions(rows, tree.leaves, tree.parents, ranks, default=_spare(sizes, space.axes[:, 0]))
-    return replace(tree, prototypes=nodes, reduced=replace(space, prototypes=tree.prototypes))
+    return tree if space is None else out_of_space(tree, space, rows, ranks, default=_unit(space.axes[:, 0]))
 
 
 @dataclass
@@ -171,7 +169,7 @@ class _Levels:
         ]
         nodes = cuts[0][parts.of_row]
         prototypes = mean_directions(
-            self.rows, nodes, parents, self.ranks, default=_spare(self.sizes[finest:], parts.means[0])
+            self.rows, nodes, self.sizes[finest:], parents, self.ranks, default=_unit(parts.means[0])
         )
         return self._split(finest, prototypes, parents, nodes)
 
@@ -223,9 +221,8 @@ def _projected(tree: PrototypeTree, space: ReducedSpace) -> PrototypeTree:
     return replace(tree, prototypes=tuple(nodes), reduced=None)
 
 
-def _spare(sizes: Sequence[int], direction: Tensor) -> list[Tensor]:
-    """Return a direction for nodes without one: without rows, or with rows that cancel out."""
-    return [F.normalize(direction.float(), dim=0).repeat(size, 1) for size in sizes]
+def _unit(direction: Tensor) -> Tensor:
+    return F.normalize(direction.float(), dim=0)
 
 
 def _every_node_has_a_child(tree: PrototypeTree) -> bool:

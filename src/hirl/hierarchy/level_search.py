@@ -69,22 +69,22 @@ def _from_features(features: Features) -> Levels:
     return Levels(sizes, why + (f"; {LEAVES_PER_NODE} leaves per node" if len(sizes) == 3 else ""))
 
 
-def search_levels(features: Features, *, seed: int = 0) -> tuple[ClusterCount, ClusterCount] | None:
+def search_levels(features: Features) -> tuple[ClusterCount, ClusterCount] | None:
     """Return a fine and a coarse clustering that suit features (N, D); None if there are no clear clusters."""
     rows = UnitRows(features)
     fault = rows.fault()
     if fault is not None:
         raise ValueError(fault)
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:MOST_ROWS]
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MOST_ROWS]
     units = reduce_rows(rows[order.to(rows.device)])
     most = len(units) // 2 // LEAST_PER_CLUSTER
-    tried = [measure_clusters(units, size, seed=seed) for size in GRID if size <= most]
+    tried = [measure_clusters(units, size) for size in GRID if size <= most]
     if not tried:
         return None
     fine = max(tried, key=lambda found: found.score)
     if fine.score < CLEAR:
         return None
-    coarse = [measure_clusters(units, size, seed=seed) for size in COARSE_GRID if 4 * size <= fine.clusters]
+    coarse = [measure_clusters(units, size) for size in COARSE_GRID if 4 * size <= fine.clusters]
     return fine, max(coarse, key=lambda found: found.score)
 
 

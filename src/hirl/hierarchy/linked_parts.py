@@ -13,7 +13,7 @@ from torch import Tensor
 from hirl.hierarchy.clusters import Clusters
 from hirl.hierarchy.draws import SAME, RowDraws
 from hirl.hierarchy.lloyd import Lloyd
-from hirl.hierarchy.rows import CHUNK_VALUES, CHUNK_VALUES_ELSEWHERE, accumulator
+from hirl.hierarchy.rows import accumulator, chunk_size
 
 if TYPE_CHECKING:
     from hirl.hierarchy.builder import HierarchicalKMeans
@@ -91,14 +91,11 @@ def clustered_parts(
     used, inside = nodes.index_of_used()
     parts = cluster(how.linked, 1, inside, nodes.prototypes.rows[used])
     used, of_row = parts.index_of_used()
-    sums = torch.zeros(len(used), rows.dim, dtype=accumulator(rows.device), device=rows.device)
-    for chunk in rows.chunks(rows.dim):
-        sums.index_add_(0, of_row[chunk], rows[chunk].to(sums.dtype))
     counts = parts.counts[used]
-    return Parts(of_row, ranks.sum(sums) / counts[:, None], counts)
+    return Parts(of_row, ranks.sum(rows.sums(of_row, len(used))) / counts[:, None], counts)
 
 
 def _chunks(rows: Tensor) -> Iterator[slice]:
     """Slices of the rows, few enough to compare with all of them at once."""
-    step = max(1, CHUNK_VALUES.get(rows.device.type, CHUNK_VALUES_ELSEWHERE) // len(rows))
+    step = chunk_size(rows.device, len(rows))
     return (slice(start, min(start + step, len(rows))) for start in range(0, len(rows), step))

@@ -126,10 +126,7 @@ class Lloyd:
 
     def _of_node(self, places: Tensor, prototypes: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """As `_nearest`, of the rows at `places` (n,) and the prototypes of their node, copied in chunks."""
-        for chunk in self.rows.chunks(len(prototypes)):
-            if chunk.start >= len(places):
-                return
-            where = places[chunk]
+        for where in places.split(self.rows.at_once(len(prototypes))):
             some = UnitRows(self.rows[where], name=self.rows.name)
             for part, rows, which, far in nearest(some, prototypes, spherical=self.spherical):
                 yield where[part], rows, which, far

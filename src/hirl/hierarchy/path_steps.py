@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hirl.hierarchy.draws import SAME, RowDraws
+from hirl.hierarchy.draws import RowDraws
+from hirl.hierarchy.mean_directions import mean_directions
 from hirl.hierarchy.nearest import NearestSteps
-from hirl.hierarchy.rows import Features, UnitRows, accumulator
+from hirl.hierarchy.reduction import ReducedSpace
+from hirl.hierarchy.rows import Features, UnitRows
 from hirl.hierarchy.swaps import swap_leaves
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.ranks import Ranks
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 FILL_ROUNDS = 5
 # Swaps of leaves, one round before each of so many last steps: the second makes few, and finds what the first left.
 SWAP_ROUNDS = 2
+UPDATE_STEPS = 2  # of a tree that gets other images
 
 
 @dataclass
@@ -82,9 +85,8 @@ class PathSteps:
                 places = (tree.leaves == leaf).nonzero().flatten()
                 starts = torch.cat((others[leaf : leaf + 1], rows[of == leaf]))
                 parts = torch.cat((of.new_tensor([leaf]), free[of == leaf]))
-                for chunk in self.rows.chunks(self.rows.dim):
-                    if chunk.start < len(places):
-                        leaves[places[chunk]] = parts[(self.rows[places[chunk]] @ starts.T).argmax(1)]
+                for chunk in places.split(self.rows.at_once(self.rows.dim)):
+                    leaves[chunk] = parts[(self.rows[chunk] @ starts.T).argmax(1)]
             tree = self._with_means(replace(tree, parents=_moved(tree.parents, counts, free, of)), leaves)
             tree = replace(tree, leaves=tree.assign_rows(self.rows))
         return tree
@@ -101,9 +103,8 @@ class PathSteps:
 
     def _with_means(self, tree: PrototypeTree, leaves: Tensor) -> PrototypeTree:
         """Return the tree with the mean direction of each node's rows, of which `leaves` (n,) are this rank's."""
-        return replace(
-            tree, prototypes=mean_directions(self.rows, leaves, tree.parents, self.ranks, default=tree.prototypes)
-        )
+        means = mean_directions(self.rows, leaves, tree.levels, tree.parents, self.ranks, default=tree.prototypes)
+        return replace(tree, prototypes=means)
 
     def _counts(self, tree: PrototypeTree) -> Tensor:
         """Return the rows (M_1,) of each leaf, over all ranks."""
@@ -115,26 +116,6 @@ class PathSteps:
         for chunk in self.rows.chunks(self.rows.dim):
             distance[chunk] = (self.rows[chunk] - tree.prototypes[0][tree.leaves[chunk]]).square().sum(1)
         return distance
-
-
-def mean_directions(
-    rows: UnitRows, leaves: Tensor, parents: Sequence[Tensor], ranks: Ranks, *, default: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """Return the mean direction (M_l, D) of the rows of each node, of which `leaves` (n,) are this rank's.
-
-    `default[l]` (M_l, D): for nodes without rows, or whose rows cancel out.
-    """
-    sums = torch.zeros(default[0].shape, dtype=accumulator(rows.device), device=rows.device)
-    for chunk in rows.chunks(rows.dim):
-        sums.index_add_(0, leaves[chunk], rows[chunk].to(sums.dtype))
-    sums = ranks.sum(sums)
-    means = []
-    for level, before in enumerate(default):
-        length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
-        means.append(torch.where(length > SAME, sums / length, before).to(before.dtype))
-        if level < len(parents):
-            sums = sums.new_zeros(default[level + 1].shape).index_add_(0, parents[level], sums)
-    return tuple(means)
 
 
 def _moved(parents: tuple[Tensor, ...], counts: Tensor, leaves: Tensor, to: Tensor) -> tuple[Tensor, ...]:
@@ -160,7 +141,7 @@ def _first_child(parents: Tensor, counts: Tensor) -> Tensor:
     return order == first.scatter_reduce(0, parents, order, "amin")[parents]
 
 
-def update_tree(tree: PrototypeTree, features: Features, *, steps: int = 2) -> PrototypeTree:
+def update_tree(tree: PrototypeTree, features: Features) -> PrototypeTree:
     """Return the tree with the rows of `features` (n, D) as its images, some of which it may not know.
 
     Every node keeps its number and its parent, and moves to its images by steps over paths, in the space that the tree
@@ -173,8 +154,13 @@ def update_tree(tree: PrototypeTree, features: Features, *, steps: int = 2) -> P
     space, alone = tree.reduced, Ranks(None)
     clustered = rows if space is None else space.project(rows)
     inner = tree if space is None else replace(tree, prototypes=space.prototypes, reduced=None)
-    settled = PathSteps(clustered, alone).settled(replace(inner, by_path=True), steps)
-    if space is None:
-        return settled
-    nodes = mean_directions(rows, settled.leaves, settled.parents, alone, default=tree.prototypes)
-    return replace(settled, prototypes=nodes, reduced=replace(space, prototypes=settled.prototypes))
+    settled = PathSteps(clustered, alone).settled(replace(inner, by_path=True), UPDATE_STEPS)
+    return settled if space is None else out_of_space(settled, space, rows, alone, default=tree.prototypes)
+
+
+def out_of_space(
+    tree: PrototypeTree, space: ReducedSpace, rows: UnitRows, ranks: Ranks, *, default: Tensor | Sequence[Tensor]
+) -> PrototypeTree:
+    """Return a tree over rows in a reduced space as one over the rows themselves; see `mean_directions`."""
+    nodes = mean_directions(rows, tree.leaves, tree.levels, tree.parents, ranks, default=default)
+    return replace(tree, prototypes=nodes, reduced=replace(space, prototypes=tree.prototypes))

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.following import follow
 from hirl.hierarchy.kmeans import TreeProgress
+from hirl.hierarchy.leaves import leaves_by_index
 from hirl.hierarchy.levels import check_levels
-from hirl.hierarchy.rows import Features, UnitRows, leaves_by_index
+from hirl.hierarchy.rows import Features, UnitRows
 from hirl.hierarchy.settings import Discrimination, Hierarchy
 from hirl.hierarchy.spd import Sampling, check_sampling, node_loss, spd_loss
 from hirl.hierarchy.tree import ABSENT, PrototypeTree

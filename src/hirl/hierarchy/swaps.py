@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.hierarchy.draws import SAME
-from hirl.hierarchy.rows import UnitRows, accumulator
+from hirl.hierarchy.rows import UnitRows
 from hirl.ranks import Ranks
 from hirl.seeds import mix_seed
 
@@ -43,7 +43,7 @@ def swap_leaves(
     few = counts <= (counts.max() if most is None else most)
     if not (few & (counts > 0)).any():
         return leaves, parents
-    sums = ranks.sum(_sums(rows, leaves, len(parents)))
+    sums = ranks.sum(rows.sums(leaves, len(parents)))
     length = torch.linalg.vector_norm(sums, dim=1)
     loss, sibling = _joins(sums, length, counts, parents)
     loss = torch.where(few, loss, torch.inf)
@@ -56,14 +56,6 @@ def swap_leaves(
     same = torch.arange(len(parents), device=leaves.device)
     into, half = same.index_copy(0, free, kept), same.index_copy(0, cut, free)
     return torch.where(side, half[leaves], into[leaves]), parents.index_copy(0, free, parents[cut])
-
-
-def _sums(rows: UnitRows, leaves: Tensor, count: int) -> Tensor:
-    """Return the sum (count, D) of this rank's rows of each leaf."""
-    sums = torch.zeros(count, rows.dim, dtype=accumulator(rows.device), device=rows.device)
-    for chunk in rows.chunks(rows.dim):
-        sums.index_add_(0, leaves[chunk], rows[chunk].to(sums.dtype))
-    return sums
 
 
 def _joins(sums: Tensor, length: Tensor, counts: Tensor, parents: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hirl.hierarchy.rows import CHUNK_VALUES, CHUNK_VALUES_ELSEWHERE, accumulator
+from hirl.hierarchy.rows import accumulator, chunk_size
 
 # What decides between costs that are equal up to rounding: of a cost, and of one that is 0.
 TRACE, SMALLEST = 1e-9, 1e-13
@@ -92,7 +92,7 @@ def _nearest(means: Tensor, weights: Tensor, ids: Tensor, some: Tensor) -> tuple
     """
     partner, cost = torch.empty_like(some), weights.new_empty(len(some))
     squares = means.square().sum(1)
-    step = max(1, CHUNK_VALUES.get(means.device.type, CHUNK_VALUES_ELSEWHERE) // len(means))
+    step = chunk_size(means.device, len(means))
     for start in range(0, len(some), step):
         chunk = some[start : start + step]
         added = torch.addmm(squares, means[chunk], means.T, alpha=-2).add_(squares[chunk, None]).clamp_(min=0)
