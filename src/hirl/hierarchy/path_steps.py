@@ -94,7 +94,7 @@ class PathSteps:
     def _nearest_paths(self, tree: PrototypeTree, find: NearestSteps, before: Tensor | None) -> Tensor:
         """As `tree.assign_rows`, faster if the rows have been assigned `before` (n,)."""
         leaves = torch.empty(len(self.rows), dtype=torch.int64, device=self.rows.device)
-        for found in find(tree.path_sums(tree.prototypes), before):
+        for found in find(tree.targets(), before):
             leaves[found.chunk] = found.which
         return leaves
 

@@ -63,11 +63,9 @@ class SemanticPaths(nn.Module):
         if dim < 1:
             raise ValueError(f"dim is {dim}, but must be at least 1")
         check_sampling(negatives, sampling)
+        Hierarchy(head_layers=head_layers, weight=weight, loss=loss, temperature=temperature)  # checks the others
         self.dim = dim
         self.levels = check_levels(levels)
-        Hierarchy(  # checks them
-            negatives=negatives, head_layers=head_layers, weight=weight, loss=loss, temperature=temperature
-        )
         self.head_layers = head_layers
         self.negatives = negatives
         self.weight = weight

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
+from hirl.hierarchy.groups import place_in_group
 from hirl.hierarchy.kmeans import TreeProgress
 from hirl.hierarchy.tree import ABSENT, PrototypeTree
 
@@ -92,8 +93,8 @@ def thinned(paths: npt.NDArray[np.integer], *, seed: tuple[int, int]) -> npt.NDA
         sizes = np.bincount(nodes[kept])
         most = -(-len(kept) // np.count_nonzero(sizes))
         kept = kept[np.argsort(nodes[kept], kind="stable")]  # by node, at random within it
-        place = np.arange(len(kept)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        kept = random.permutation(kept[place < most])
+        places = place_in_group(torch.from_numpy(nodes[kept])).numpy()
+        kept = random.permutation(kept[places < most])
     return np.sort(kept)
 
 

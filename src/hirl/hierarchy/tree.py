@@ -151,12 +151,9 @@ class PrototypeTree:
     def assign_rows(self, rows: UnitRows) -> Tensor:
         """As `assign`, for rows that have been checked."""
         leaves = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
-        levels = self.prototypes
-        if self.reduced is not None:
-            rows, levels = self.reduced.project(rows), self.reduced.prototypes
-        targets = self.path_sums(levels) if self.by_path else levels[0]
-        for found in nearest(rows, targets.to(rows.device).float()):
-            leaves[found.chunk] = found.which
+        rows = rows if self.reduced is None else self.reduced.project(rows)
+        for part in nearest(rows, self.targets().to(rows.device)):
+            leaves[part.chunk] = part.which
         return leaves
 
     def margins(self, features: Features, leaves: Tensor) -> Tensor:
@@ -165,31 +162,38 @@ class PrototypeTree:
         That is by how much its own path is nearer, as `assign` compares, than the best path through another node of the
         level, per level of the path; about 0 on a border, ∞ where there is no other node.
         """
-        rows, levels = UnitRows(features), self.prototypes
-        if self.reduced is not None:
-            rows, levels = self.reduced.project(rows), self.reduced.prototypes
-        targets = (self.path_sums(levels) / len(levels) if self.by_path else levels[0].float()).to(rows.device)
+        rows = UnitRows(features)
+        rows = rows if self.reduced is None else self.reduced.project(rows)
+        targets, levels = self.mean_targets().to(rows.device), self.levels
         paths, leaves = self.paths.to(rows.device), leaves.to(rows.device)
         margins = torch.empty(len(rows), len(levels), device=rows.device)
         for chunk in rows.chunks(2 * len(targets)):
             scores = rows[chunk] @ targets.T  # (n, M_1)
             own = scores.gather(1, leaves[chunk, None])
             for level, nodes in enumerate(levels):
-                best = torch.full((len(scores), len(nodes)), -torch.inf, device=rows.device)
+                best = torch.full((len(scores), nodes), -torch.inf, device=rows.device)
                 best.scatter_reduce_(1, paths[:, level].expand_as(scores), scores, "amax")
                 best.scatter_(1, paths[leaves[chunk], level, None], -torch.inf)
                 margins[chunk, level] = own[:, 0] - best.amax(1)
         return margins
 
-    def path_sums(self, levels: tuple[Tensor, ...]) -> Tensor:
-        """Return the sum of the prototypes (M_l, D) of all levels on each leaf's path (M_1, D).
+    def targets(self) -> Tensor:
+        """Return what `assign` compares rows with, one row per leaf: (M_1, D), or (M_1, d) in the reduced space.
 
-        A row's product with it is the sum of its cosines with the path: one matrix product instead of one per level.
+        That is its prototype, or with `by_path` the sum of the prototypes on its path: a row's product with the sum is
+        the sum of its cosines with the path, in one matrix product instead of one per level.
         """
+        levels = self.prototypes if self.reduced is None else self.reduced.prototypes
+        if not self.by_path:
+            return levels[0].float()
         sums = levels[-1].float()
         for nodes, parents in zip(reversed(levels[:-1]), reversed(self.parents), strict=True):
             sums = nodes.float() + sums[parents]
         return sums
+
+    def mean_targets(self) -> Tensor:
+        """As `targets`, but the mean over the levels of a path, as confidence is measured by."""
+        return self.targets() / len(self.levels) if self.by_path else self.targets()
 
     def to(self, device: str | torch.device) -> PrototypeTree:
         """Return the tree on a device."""
