@@ -12,7 +12,7 @@ def leaves_by_index(leaves: Tensor, index: Tensor | None, images: int | None, ra
     """Return the leaf of every image of the data set, from the leaves of each rank's rows and their positions in it."""
     if images is not None and index is None:
         raise ValueError("images needs index: the position in the data set of each row")
-    gathered = ranks.objects((len(leaves), -1 if index is None or not len(index) else int(index.max())))
+    gathered = ranks.gather_objects((len(leaves), -1 if index is None or not len(index) else int(index.max())))
     if index is None:
         offset = sum(count for count, _ in gathered[: ranks.rank])
         index = torch.arange(offset, offset + len(leaves))
@@ -28,4 +28,4 @@ def leaves_by_index(leaves: Tensor, index: Tensor | None, images: int | None, ra
     table = ranks.max(table)
     if images is None and (table == 0).any():
         raise ValueError(f"index leaves out image {int((table == 0).nonzero()[0])} of {N}: every image needs a row")
-    return table.long() - 1  # an image without a row: ABSENT
+    return table.long() - 1  # an image without a row: NO_LEAF

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl.hierarchy.draws import SAME
+from hirl.hierarchy.draws import EQUAL_DISTANCE
 from hirl.hierarchy.rows import UnitRows
 from hirl.ranks import Ranks
 
@@ -46,5 +46,5 @@ def mean_directions(
             sums = sums.new_zeros(size, rows.dim).index_add_(0, parents[level - 1], sums)
         length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
         fallback = default if isinstance(default, Tensor) else default[level]
-        means.append(torch.where(length > SAME, sums / length, fallback).to(fallback.dtype))
+        means.append(torch.where(length > EQUAL_DISTANCE, sums / length, fallback).to(fallback.dtype))
     return tuple(means)

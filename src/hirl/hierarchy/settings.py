@@ -17,7 +17,7 @@ EQ_4_WEIGHT = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchyDefaults:
-    """What settings that are left open come to. Methods and encoders have defaults of their own."""
+    """Values for settings that are not given. Methods and encoders have defaults of their own."""
 
     start_share: float = 0.1  # T₁ as a share of the epochs: a tenth wherever the paper gives both, but for MoCo v3
     weight: float = EQ_4_WEIGHT
@@ -40,8 +40,8 @@ class Hierarchy:
         start_epoch: T₁, the first epoch with a tree, counted from 0. By default 0 from a trained encoder,
             half of the epochs if the method's arguments are chosen for the images, and a tenth of them for a method
             with arguments or a recipe.
-        head_layers: Linear layers per head h_l; by default 2. 0, the default with a frozen or unfrozen encoder, is for
-            no heads: tree and L_SPD are then of the encoder's features in place of z⁰.
+        head_layers: Linear layers per head h_l; by default 2. 0, the default with a frozen or unfrozen encoder, means
+            no heads: the tree and L_SPD use the encoder's features instead of z⁰.
         weight: Factor on L_SPD. By default that of the method's recipe in adapt/ with a frozen encoder, that of its
             recipe in small/ if its arguments are chosen for the images on a CPU, else 1, as in Eq. 4.
         features: What is clustered: "pass" embeds all images, unaugmented and in eval mode, as the paper does; "bank"
@@ -105,6 +105,7 @@ class Hierarchy:
         given = {field.name: getattr(self, field.name) for field in fields(Hierarchy)}
         head_layers = defaults.head_layers if self.head_layers is None else self.head_layers
         first = max(1, int(epochs * defaults.start_share + 1e-9)) if defaults.start_share else 0
+        usual_builder = POOLED_FEATURES if head_layers == 0 else HierarchicalKMeans()
         features: ClusteredFeatures = "pass" if head_layers == 0 else defaults.features
         chosen = {
             "levels": tuple(levels_by_number(N)) if self.levels is None else check_levels(self.levels, N),
@@ -115,9 +116,7 @@ class Hierarchy:
             "features": features if self.features is None else self.features,
             "head_layers": head_layers,
             "rebuild": head_layers > 0 if self.rebuild is None else self.rebuild,
-            "builder": (POOLED_FEATURES if head_layers == 0 else HierarchicalKMeans())
-            if self.builder is None
-            else self.builder,
+            "builder": usual_builder if self.builder is None else self.builder,
         }
         if (chosen["head_layers"], chosen["features"]) == (0, "bank"):
             raise ValueError("features is bank, which holds z0, but without heads (head_layers 0) must be pass")

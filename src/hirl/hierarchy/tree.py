@@ -18,7 +18,7 @@ from hirl.hierarchy.rows import Features, UnitRows
 FORMAT = "hirl prototype tree 1"
 BY_PATH = "by_path"  # the name of a tensor that only trees with `by_path` have in their files
 REDUCED = "reduced."  # how the names of tensors begin that only trees with `reduced` have
-ABSENT = -1  # the leaf of an image that is not in the tree
+NO_LEAF = -1  # the leaf of an image that is not in the tree
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,7 +66,7 @@ class PrototypeTree:
                     f"parents[{level}] must name a parent for each of the {len(self.prototypes[level])} nodes of "
                     f"level {level}, not {len(parents)}"
                 )
-        _check_ids(self.leaves, "leaves", len(self.prototypes[0]), lowest=ABSENT)
+        _check_ids(self.leaves, "leaves", len(self.prototypes[0]), lowest=NO_LEAF)
 
     def __repr__(self) -> str:
         return f"PrototypeTree(levels={self.levels}, dim={self.dim}, images={self.count})"
@@ -101,12 +101,12 @@ class PrototypeTree:
     def image_paths(self) -> Tensor:
         """(N, L): the path of every image, fine → coarse; −1 for images that are not in the tree."""
         paths = self.paths[self.leaves.clamp(min=0)]
-        return torch.where(self.leaves[:, None] == ABSENT, ABSENT, paths)
+        return torch.where(self.leaves[:, None] == NO_LEAF, NO_LEAF, paths)
 
     @cached_property
     def count(self) -> int:
         """Number of images in the tree: all but those without a leaf."""
-        return int((self.leaves != ABSENT).sum())
+        return int((self.leaves != NO_LEAF).sum())
 
     def path(self, leaf: int | Tensor) -> Tensor:
         """Return the nodes (…, L) from each leaf up to its root."""
@@ -114,7 +114,7 @@ class PrototypeTree:
         if leaves.device.type == "cpu" and leaves.numel():  # on a GPU, reading the values would make the caller wait
             lowest, highest = int(leaves.min()), int(leaves.max())
             if lowest < 0 or highest >= self.levels[0]:
-                if lowest == ABSENT and leaves.ndim:
+                if lowest == NO_LEAF and leaves.ndim:
                     raise ValueError("there is no leaf -1, which stands for an image not in the tree: use image_paths")
                 wrong = lowest if lowest < 0 else highest
                 raise ValueError(f"there is no leaf {wrong}: the tree has {self.levels[0]}, counted from 0")
@@ -136,7 +136,7 @@ class PrototypeTree:
         """Return the number of images (M_l,) of each node of a level."""
         self._check_level(level)
         nodes = self.image_paths[:, level]
-        return torch.bincount(nodes[nodes != ABSENT], minlength=self.levels[level])
+        return torch.bincount(nodes[nodes != NO_LEAF], minlength=self.levels[level])
 
     def assign(self, features: Features) -> Tensor:
         """Return the leaf (n,) of each row of `features` (n, D): the nearest one, or with `by_path` the best path's."""
@@ -157,10 +157,10 @@ class PrototypeTree:
         return leaves
 
     def margins(self, features: Features, leaves: Tensor) -> Tensor:
-        """Return how sure each row of `features` (n, D) is of its node at every level (n, L), given its leaf (n,).
+        """Return the margin (n, L) of each row of `features` (n, D) at every level, given its leaf (n,).
 
-        That is by how much its own path is nearer, as `assign` compares, than the best path through another node of the
-        level, per level of the path; about 0 on a border, ∞ where there is no other node.
+        The margin is the score of the row's path, as `assign` compares, minus that of the best path through another
+        node of the level, per level of the path; about 0 on a border, ∞ where there is no other node.
         """
         rows = UnitRows(features)
         rows = rows if self.reduced is None else self.reduced.project(rows)
