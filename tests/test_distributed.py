@@ -23,13 +23,13 @@ again = launch("cpu", precision="bf16-mixed")  # joins the processes that are th
 mine, rank = torch.arange(6).view(3, 2).T + 10.0 * world().rank, world().rank  # not contiguous
 found = {
     "processes": [fabric.world_size, again.world_size, process_count(), world().size, rank, int(is_first())],
-    "joined": world().joined(mine).tolist(),
-    "first": world().first(mine).tolist(),
+    "gathered": world().gather(mine).tolist(),
+    "broadcast": world().broadcast(mine).tolist(),
     "sum": world().sum(mine).tolist(),
     "mean": world().mean(mine).tolist(),
     "max": world().max(mine.int()).tolist(),
     "share": world().share(torch.arange(4)).tolist(),
-    "objects": world().objects({"rank": rank}),
+    "objects": world().gather_objects({"rank": rank}),
     "of_the_first": run_on_first(lambda: rank),
     "unchanged": bool((mine == torch.arange(6).view(3, 2).T + 10.0 * rank).all()),
 }
@@ -62,8 +62,8 @@ def test_processes_find_each_other(starter: str, tmp_path: Path) -> None:
     for rank in range(2):
         one = json.loads((tmp_path / f"rank{rank}.json").read_text())
         assert one["processes"] == [2, 2, 2, 2, rank, int(rank == 0)]
-        assert one["joined"] == rows[0] + rows[1]
-        assert one["first"] == rows[0]
+        assert one["gathered"] == rows[0] + rows[1]
+        assert one["broadcast"] == rows[0]
         assert one["sum"] == [[10, 14, 18], [12, 16, 20]]
         assert one["mean"] == [[5, 7, 9], [6, 8, 10]]
         assert one["max"] == rows[1]

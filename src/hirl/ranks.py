@@ -31,7 +31,7 @@ class Ranks:
         """This rank's part of rows that are concatenated over the ranks in order."""
         return rows.chunk(self.size)[self.rank]
 
-    def joined(self, tensor: Tensor) -> Tensor:
+    def gather(self, tensor: Tensor) -> Tensor:
         """Concatenate every rank's tensor, all of the same shape, along the first dimension in rank order."""
         if self.size == 1:
             return tensor
@@ -40,7 +40,7 @@ class Ranks:
         dist.all_gather(parts, sent, group=self.group)
         return torch.cat(parts).to(tensor.device)
 
-    def first(self, tensor: Tensor) -> Tensor:
+    def broadcast(self, tensor: Tensor) -> Tensor:
         """Return the first rank's tensor on every rank."""
         if self.size == 1:
             return tensor
@@ -58,7 +58,7 @@ class Ranks:
     def max(self, tensor: Tensor) -> Tensor:
         return self._reduced(tensor, dist.ReduceOp.MAX)
 
-    def objects(self, mine: T) -> list[T]:
+    def gather_objects(self, mine: T) -> list[T]:
         """Gather a small Python object from every rank, in rank order."""
         if self.size == 1:
             return [mine]

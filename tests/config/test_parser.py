@@ -106,6 +106,25 @@ def test_a_class_within_a_class_has_options_of_its_own(own_module: str) -> None:
     assert builder.restarts == 2
 
 
+def test_a_builder_is_given_by_any_of_its_options(tmp_path: Path) -> None:
+    def builder(*argv: object) -> object:
+        return read("photos/", "--method", "DINO", *argv).hierarchy.builder
+
+    assert builder() is None
+    assert builder("--hierarchy.builder", "null") is None
+    assert builder("--hierarchy.builder.order", "top-down") == HierarchicalKMeans()
+    assert builder("--hierarchy.builder", "HierarchicalKMeans") == HierarchicalKMeans()
+    (tmp_path / "own.yaml").write_text("hierarchy: {builder: {iterations: 3}}")
+    assert builder("--config", tmp_path / "own.yaml") == HierarchicalKMeans(iterations=3)
+    (tmp_path / "none.yaml").write_text("hierarchy: {builder: null}")
+    assert builder("--config", tmp_path / "none.yaml") is None
+    line = ["--hierarchy.builder.order", "bottom-up"]
+    assert builder("--config", tmp_path / "own.yaml", *line) == HierarchicalKMeans(iterations=3, order="bottom-up")
+    assert builder("--config", tmp_path / "none.yaml", *line) == HierarchicalKMeans(order="bottom-up")
+    with pytest.raises(ValueError, match=r"no option --hierarchy.builder.order, since --hierarchy.builder is null"):
+        builder("--hierarchy.builder", "null", *line)
+
+
 def test_a_method_of_ones_own_takes_the_arguments_of_a_recipe_that_names_it(own_module: str, tmp_path: Path) -> None:
     path = f"{own_module}.Mine"
     arguments = {"dim": 8, "flavour": "sweet"}
@@ -188,6 +207,7 @@ def test_the_options_of_one_class_have_a_help_of_their_own(capsys: pytest.Captur
     assert "--method.lr LR" in text
     assert "--epochs" not in text
     assert "--hierarchy.negatives" in shown(capsys, "--hierarchy.help")
+    assert "--hierarchy.builder.iterations" in shown(capsys, "--hierarchy.builder.help")
     with pytest.raises(ValueError, match=r"--method.help needs a class: choose one of DINO"):
         read("--method.help")
 

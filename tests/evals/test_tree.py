@@ -279,7 +279,7 @@ def test_levels_that_are_not_nested_have_no_heights(coloured_subject: Callable[.
     [
         ({"neighbours": 0}, "neighbours is 0"),
         ({"neighbours": 999}, "at most the 210 training images"),
-        ({"sample": 1}, "sample is 1"),
+        ({"sample": 3}, "sample is 3, but must be at least 4 images"),
         ({"levels": (3, 9)}, "must decrease"),
     ],
 )

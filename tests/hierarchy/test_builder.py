@@ -84,7 +84,8 @@ def test_a_builder_is_written_as_its_class_and_arguments() -> None:
     plain = to_plain(Hierarchy(builder=Blocks(scale=2.0)))["builder"]
     assert plain["class_path"].endswith("Blocks")
     assert plain["init_args"] == {"scale": 2.0}
-    plain = to_plain(Hierarchy())["builder"]
+    assert to_plain(Hierarchy())["builder"] is None
+    plain = to_plain(Hierarchy().resolve(100, 10))["builder"]
     assert plain["class_path"] == "hirl.hierarchy.builder.HierarchicalKMeans"
     settings = {"iterations": 20, "restarts": 1, "tolerance": 0.002, "spherical": True}
     reduction = {"centre": False, "components": None, "whiten": 0.0}
@@ -127,7 +128,7 @@ def test_the_command_line_takes_any_builder(
     line = ["cluster", str(tmp_path / "features.npy"), "--levels", "10", "5", "--out", str(tmp_path / "t.safetensors")]
     line += ["--builder", "own_builder.Twice"]
     assert main([*line, "--iterations", "3"]) == 2
-    assert "options of K-means" in capsys.readouterr().err
+    assert "are for K-means" in capsys.readouterr().err
     assert main([*line, "--builder.iterations", "1", "--builder.restarts", "2"]) == 0
     expected = hierarchical_kmeans(features, (10, 5), iterations=1, restarts=2)
     assert torch.equal(PrototypeTree.load(tmp_path / "t.safetensors").leaves, expected.leaves)

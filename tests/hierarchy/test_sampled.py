@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hirl.hierarchy.builder import hierarchical_kmeans
-from hirl.hierarchy.sampled import draw_rows, sampled_tree, thinned
+from hirl.hierarchy.sampled import draw_rows, sampled_tree, thin_out
 
 
 def clusters(sizes: list[int], dim: int = 8) -> np.ndarray:
@@ -51,8 +51,8 @@ def test_thinning_cuts_large_nodes_to_the_mean_and_keeps_small_ones() -> None:
     roots = np.repeat([0, 1, 3], [90, 6, 4])
     leaves = np.repeat([0, 1, 2, 3, 4], [80, 10, 6, 2, 2])
     paths = np.stack((leaves, roots), axis=1)
-    assert np.bincount(roots[thinned(paths[:, 1:], seed=(0, 1))]).tolist() == [34, 6, 0, 4]  # 100 rows in 3 roots
-    kept = thinned(paths, seed=(0, 1))
+    assert np.bincount(roots[thin_out(paths[:, 1:], seed=(0, 1))]).tolist() == [34, 6, 0, 4]  # 100 rows in 3 roots
+    kept = thin_out(paths, seed=(0, 1))
     assert np.bincount(roots[kept]).max() < 34  # its larger leaf is cut as well
     assert (np.bincount(leaves[kept])[2:] == [6, 2, 2]).all()
     assert len(set(kept.tolist())) == len(kept)

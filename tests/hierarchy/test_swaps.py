@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hirl.hierarchy.rows import UnitRows
-from hirl.hierarchy.swaps import FEWEST, swap_leaves
+from hirl.hierarchy.swaps import MIN_ROWS, swap_leaves
 from hirl.ranks import Ranks
 
 ALONE, SEED = Ranks(None), (0, 1)
@@ -55,7 +55,7 @@ def test_leaves_gain_and_nodes_stay_as_they_are(dim: int) -> None:
     assert int((moved != parents).sum()) > 0
     assert after[0] > before[0]
     assert torch.equal(parents[leaves], moved[swapped])
-    assert int(torch.bincount(swapped, minlength=40)[swapped[swapped != leaves]].min()) >= FEWEST
+    assert int(torch.bincount(swapped, minlength=40)[swapped[swapped != leaves]].min()) >= MIN_ROWS
 
 
 def test_nothing_is_swapped_where_nothing_is_gained() -> None:
@@ -79,8 +79,8 @@ def test_only_leaves_of_few_rows_are_joined_if_asked() -> None:
     rows = groups(4, 10)
     leaves = torch.tensor([0] * 9 + [1] + [2] * 10 + [3] * 20)
     parents = torch.tensor([0, 0, 1, 1])
-    swapped, moved = swap_leaves(UnitRows(rows), leaves, parents, ALONE, SEED, most=1)
+    swapped, moved = swap_leaves(UnitRows(rows), leaves, parents, ALONE, SEED, max_rows=1)
     assert moved.tolist() == [0, 1, 1, 1]
     assert len(swapped[:10].unique()) == 1
-    same, _ = swap_leaves(UnitRows(rows), swapped, moved, ALONE, SEED, most=1)
+    same, _ = swap_leaves(UnitRows(rows), swapped, moved, ALONE, SEED, max_rows=1)
     assert same is swapped

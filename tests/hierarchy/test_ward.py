@@ -148,7 +148,7 @@ def test_averages_equal_a_slow_loop() -> None:
     generator = torch.Generator().manual_seed(0)
     rows, counts = torch.randn(40, 6, generator=generator), torch.randint(1, 9, (40,), generator=generator)
     for neighbours in (4, 9, 100):
-        averaged = Parts(torch.arange(40), rows, counts).averaged(neighbours)
+        averaged = Parts(torch.arange(40), rows, counts).smoothed_directions(neighbours)
         torch.testing.assert_close(averaged, slow_average(rows, counts, min(neighbours, 39)))
 
 

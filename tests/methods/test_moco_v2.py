@@ -243,7 +243,7 @@ def test_keys_are_shuffled_over_the_images_of_all_ranks(
         return torch.zeros(len(mine), method.dim)
 
     monkeypatch.setattr(method, "embed", embed)
-    answers = {"joined": lambda mine: images if mine.ndim == 4 else mine.repeat(2, 1), "first": lambda order: order}
+    answers = {"gather": lambda mine: images if mine.ndim == 4 else mine.repeat(2, 1), "broadcast": lambda order: order}
     for rank in range(2):
         as_rank(rank, of=2, **answers)
         torch.manual_seed(3)

@@ -26,6 +26,7 @@ from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.settings import Hierarchy
 from hirl.run import Run
 from hirl.studies import compare as comparison
+from hirl.studies.arms import change
 from hirl.studies.compare import compare
 from hirl.studies.tune import grid
 from hirl.train.pretrain import pretrain
@@ -275,6 +276,11 @@ def test_a_method_of_ones_own_is_tuned_once_it_is_named(
     run = Run(tmp_path / "tuning" / "levels-6-2-negatives-3")
     assert run.config["method"]["class_path"] == "methods_of_mine.Mine"
     assert run.config["method"]["init_args"]["lr"] == 0.01
+
+
+def test_an_arm_with_options_of_the_builder_alone_is_hierarchical_k_means() -> None:
+    for settings in ({"builder.order": "bottom-up"}, {"builder": None, "builder.order": "bottom-up"}):
+        assert change(Hierarchy(), settings).builder == HierarchicalKMeans(order="bottom-up")
 
 
 @pytest.mark.parametrize(

@@ -376,6 +376,11 @@ def test_prototypes_follow_the_features(random_tree: Callable[..., PrototypeTree
             expected = F.normalize((members if len(members) else unit).sum(0), dim=0)
             torch.testing.assert_close(nodes[node], expected)
     assert torch.equal(moved.leaves, tree.leaves)
+    images, alone = torch.arange(20_000) % 20, Ranks(None)  # in float32 the order of this many rows would show
+    rows = torch.randn(20_000, 3, generator=generator) + 1
+    order = torch.randperm(20_000, generator=generator)
+    ordered, shuffled = follow(tree, rows, images, alone), follow(tree, rows[order], images[order], alone)
+    assert all(map(torch.equal, ordered.prototypes, shuffled.prototypes))
 
 
 def test_large_sets_get_fewer_views() -> None:

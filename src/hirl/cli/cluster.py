@@ -58,7 +58,7 @@ def run(config: Namespace) -> None:
     from hirl.features.feature_parts import is_parts
     from hirl.hierarchy.builder import HierarchicalKMeans
     from hirl.hierarchy.level_search import suggest_levels
-    from hirl.hierarchy.tree import ABSENT
+    from hirl.hierarchy.tree import NO_LEAF
     from hirl.terminal.progress import progress_bars, tree_progress
 
     check_new(config.out, overwrite=config.overwrite)
@@ -98,7 +98,7 @@ def run(config: Namespace) -> None:
     with tree_progress(rows, levels, builder.max_steps) as progress:
         tree = builder(features, tuple(levels), seed=config.seed, progress=progress)
     if readable is not None:
-        leaves = torch.full((count,), ABSENT)
+        leaves = torch.full((count,), NO_LEAF)
         leaves[torch.from_numpy(readable)] = tree.leaves
         tree = replace(tree, leaves=leaves)
     tree.save(config.out)

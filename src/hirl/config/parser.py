@@ -209,7 +209,7 @@ class Parser:
             for key, slot in selection.slots.items():
                 if f"{key}.help" in self.line.options:
                     named = self.line.last_values()[f"{key}.help"]
-                    kind = find_class(named, slot.base, what=key) if named else selection.kinds.get(key)
+                    kind = find_class(named, slot.base, what=key) if named else selection.owners().get(key)
                     if kind is None:
                         names = ", ".join(known_classes(slot.base))
                         raise ValueError(f"--{key}.help needs a class: choose one of {names}")

@@ -59,8 +59,13 @@ class Selection:
         return values
 
     def owners(self) -> dict[str, Callable[..., Any]]:
-        """The function at its key, and every class that is chosen, at its own."""
-        return {self.key: self.function} | {key: kind for key, kind in self.kinds.items() if kind is not None}
+        """The function at its key, and at its own every class that is chosen, or would be by any of its options."""
+        classes = {key: kind or self._offered(key) for key, kind in self.kinds.items()}
+        return {self.key: self.function} | {key: kind for key, kind in classes.items() if kind is not None}
+
+    def _offered(self, key: str) -> type | None:
+        """The usual class of a slot that is null, unless the command line says so."""
+        return None if key in self.line else self.slots[key].usual
 
     def _add_slots(self, function: Callable[..., Any], prefix: str, default: Any = None) -> None:
         """Add the slots of a function or class; an object `default` gives their defaults."""
@@ -81,7 +86,8 @@ class Selection:
                 raise ValueError(f"--{key} needs a value: choose one of {', '.join(known_classes(slot.base))}")
             self._fill_slot(key, None if self._is_null(key, named) else self._find(key, named))
         elif slot.default is None:
-            self._fill_slot(key, None)
+            given = any(name.startswith(f"{key}.") and name != f"{key}.help" for name in self.line)
+            self._fill_slot(key, slot.usual if given else None)
         elif slot.default is not MISSING:
             self._fill_slot(key, type(slot.default))
 
@@ -167,6 +173,8 @@ class Selection:
         slot = self.slots[key]
         if isinstance(slot.default, slot.base):
             return type(slot.default)
+        if slot.usual is not None:
+            return slot.usual
         if inspect.isabstract(slot.base):
             raise ValueError(
                 f"{source!r} gives {key} no class_path: choose one of {', '.join(known_classes(slot.base))}"

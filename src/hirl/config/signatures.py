@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 MISSING: Any = inspect.Parameter.empty
 # never given as class_path
@@ -27,12 +27,17 @@ class Parameter(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A parameter that takes an object of the class `base`, or if it is optional None."""
+    """A parameter that takes an object of the class `base`, or if it is optional None.
+
+    `usual`: the class that takes options given without a class, if that is not the class of the default. A signature
+    names it as `Annotated[Base | None, Usual]`.
+    """
 
     base: type
     default: Any
     about: str
     optional: bool
+    usual: type | None = None
 
 
 def passes_options_to(target: Callable[..., Any]) -> Callable[[F], F]:
@@ -55,12 +60,12 @@ def parameters(function: Callable[..., Any]) -> dict[str, Parameter | Slot]:
     for name, parameter in inspect.signature(function).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
-        hint = hints.get(name, Any)
+        hint, usual = _without_usual_class(hints.get(name, Any))
         parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
         kinds = [part for part in parts if part is not types.NoneType]
         default, about = parameter.default, argument_help(function, name)
         if len(kinds) == 1 and _takes_object(kinds[0]):
-            found[name] = Slot(kinds[0], default, about, optional=len(parts) > 1)
+            found[name] = Slot(kinds[0], default, about, optional=len(parts) > 1, usual=usual)
         else:
             found[name] = Parameter(hint, default, about)
     target = getattr(function, "passes_options_to", None)
@@ -73,6 +78,13 @@ def _annotated(function: Callable[..., Any]) -> Any:
         return function
     owner = next(kind for kind in function.__mro__ if "__init__" in vars(kind))
     return owner if "__dataclass_fields__" in vars(owner) else owner.__init__  # type: ignore[misc]
+
+
+def _without_usual_class(hint: Any) -> tuple[Any, type | None]:
+    """Split `Annotated[Base | None, Usual]` into its type and its class; any other hint has none."""
+    if typing.get_origin(hint) is Annotated and isinstance(usual := hint.__metadata__[0], type):
+        return hint.__origin__, usual
+    return hint, None
 
 
 def _takes_object(hint: Any) -> bool:

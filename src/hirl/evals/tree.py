@@ -65,8 +65,8 @@ class TreeAgreement(Evaluation):
             raise ValueError(
                 f"neighbours is {self.neighbours}, but must be at least 1 and at most the {N:,} training images"
             )
-        if self.sample < 2:
-            raise ValueError(f"sample is {self.sample}, but must be at least 2 images")
+        if self.sample < 4:  # as `levels_by_number` needs
+            raise ValueError(f"sample is {self.sample}, but must be at least 4 images")
         if self.levels is not None:
             check_levels(self.levels, N)
 

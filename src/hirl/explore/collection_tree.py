@@ -14,7 +14,7 @@ from hirl.features.embedding import Embedding, tree_of_paths
 from hirl.features.open_encoder import Encoder
 from hirl.hierarchy.builder import POOLED_FEATURES, HierarchicalKMeans
 from hirl.hierarchy.levels import levels_by_number
-from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.hierarchy.tree import NO_LEAF, PrototypeTree
 from hirl.terminal.progress import Progress
 
 
@@ -87,7 +87,7 @@ def _with_leaves(tree: PrototypeTree, count: int, rows: Tensor, z0: Tensor, note
     """
     if len(tree.leaves) == count:
         leaves = tree.leaves[rows]
-        absent = leaves == ABSENT
+        absent = leaves == NO_LEAF
         if absent.any():
             leaves[absent] = tree.assign(z0[absent])
             note = f"{note}; images that are not in it ({int(absent.sum()):,}) are assigned to its leaves"

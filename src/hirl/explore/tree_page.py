@@ -16,6 +16,7 @@ from hirl.explore.kept_tree import tree_id
 from hirl.explore.node_names import suggest_names
 from hirl.explore.page import SHEETS, file_data, pack, pack_fractions, page_folder, write_page
 from hirl.explore.thumbnails import LARGEST, write_sheets
+from hirl.hierarchy.groups import place_in_group
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.terminal.progress import Progress, no_progress
 
@@ -94,20 +95,10 @@ def sheet_order(tree: PrototypeTree, typical: Tensor) -> Tensor:
     L = path.shape[1]
     part = np.full(len(path), L, dtype=np.int64)
     for level in range(L):  # the coarsest last, so that it overrides the others
-        ranks = _rank_within(path[:, level], typical[:, level])
+        ranks = place_in_group(path[:, level], (-typical[:, level]).argsort(stable=True))
         part[(ranks < COVERS).numpy()] = L - 1 - level
     keys = [-typical[:, 0].numpy(), *(path[:, level].numpy() for level in range(L)), part]
     return torch.from_numpy(np.lexsort(keys))
-
-
-def _rank_within(nodes: Tensor, typical: Tensor) -> Tensor:
-    """(n,): the rank of each image within its node, the most typical first."""
-    order = torch.from_numpy(np.lexsort([-typical.numpy(), nodes.numpy()]))
-    sizes = torch.bincount(nodes)
-    starts = sizes.cumsum(0) - sizes
-    ranks = torch.empty_like(nodes)
-    ranks[order] = torch.arange(len(nodes)) - starts[nodes[order]]
-    return ranks
 
 
 def read_names(file: Path, tree: PrototypeTree | str) -> dict[str, str]:

@@ -23,16 +23,9 @@ class PathFinder(nn.Module):
 
     def __init__(self, tree: PrototypeTree) -> None:
         super().__init__()
-        levels = tree.prototypes if tree.reduced is None else tree.reduced.prototypes
-        if tree.by_path:
-            # A row's product with the mean of a path's prototypes is the mean of its cosines with them.
-            on_path = [nodes.float()[tree.paths[:, level]] for level, nodes in enumerate(levels)]
-            targets = torch.stack(on_path).mean(0)
-        else:
-            targets = levels[0].float()
         self.is_reduced = tree.reduced is not None
         self.register_buffer("leaf_paths", tree.paths.clone())
-        self.register_buffer("targets", targets.clone())
+        self.register_buffer("targets", tree.mean_targets().clone())
         if tree.reduced is not None:
             self.register_buffer("mean", tree.reduced.mean.float().clone())
             self.register_buffer("axes", tree.reduced.axes.float().clone())

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from hirl.hierarchy.mean_directions import mean_directions
 from hirl.hierarchy.rows import Features, UnitRows
-from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.hierarchy.tree import PrototypeTree
 
 ROOT = "root"  # the name of what is above the coarsest nodes
 EXEMPLARS = 3  # images that stand for a node
@@ -131,17 +131,9 @@ class TreeOutline:
             raise ValueError(fault)
         if len(ids) != len(rows):
             raise ValueError(f"leaves must name a leaf for each of the {len(rows)} rows of features, not {len(ids)}")
-        known = ids != ABSENT
-        unit, path = rows[torch.arange(len(rows))][known], ids[known]
-        overall, prototypes = F.normalize(unit.mean(0), dim=0), []
-        for level, count in enumerate(self.levels):
-            sums = torch.zeros(count, rows.dim).index_add_(0, path, unit)
-            empty = torch.linalg.vector_norm(sums, dim=1) < 1e-6
-            prototypes.append(torch.where(empty[:, None], overall, F.normalize(sums, dim=1)))
-            if level + 1 < len(self.levels):
-                path = torch.tensor(self.parents[level])[path]
         parents = tuple(torch.tensor(level) for level in self.parents)
-        return PrototypeTree(tuple(prototypes), parents, ids, by_path=len(prototypes) > 1)
+        prototypes = mean_directions(rows, ids, self.levels, parents)
+        return PrototypeTree(prototypes, parents, ids, by_path=len(prototypes) > 1)
 
 
 def _order(depth: Sequence[tuple[Mapping[str, Any], int]], level: int) -> list[int]:

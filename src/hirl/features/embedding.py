@@ -14,7 +14,7 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import read_only_tensor
 from hirl.features.feature_files import Arrays
-from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.hierarchy.tree import NO_LEAF, PrototypeTree
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def embed_images(extractor: Extractor, images: ImageSet) -> Embedding:
     tree = extractor.encoder.tree
     if tree is None:
         return Embedding(features, z.unbind(1), readable)
-    path = torch.full((len(images), len(tree.levels)), ABSENT)
+    path = torch.full((len(images), len(tree.levels)), NO_LEAF)
     path[readable] = tree.path(tree.assign(z[readable, 0]))
     parents = tuple(level.cpu() for level in tree.parents)
     return Embedding(features, z.unbind(1), readable, path, tree.levels, parents)

@@ -209,7 +209,7 @@ def _gathered_outputs(
         # Equally many rows per process.
         padded = F.pad(rows.flatten(1), (0, 0, 0, most - len(rows)))
         marks = F.pad(index, (0, most - len(index)), value=-1).to(rows.device)
-        every, mark = world.joined(padded).cpu(), world.joined(marks).cpu()
+        every, mark = world.gather(padded).cpu(), world.gather(marks).cpu()
         real = mark >= 0
         done = min(place * most * world.size, len(images))
         yield mark[real], every[real].unflatten(1, rows.shape[1:]), done

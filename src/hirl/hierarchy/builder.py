@@ -60,7 +60,7 @@ class TreeBuilder(ABC):
         return None
 
     def rows_per_step(self, N: int, levels: Sequence[int]) -> list[int]:
-        """The rows per step and level, of N rows in all, that `progress` reports."""
+        """Rows processed per step at each level, for N rows in total."""
         return [N] * len(levels)
 
     @property
@@ -92,14 +92,14 @@ class HierarchicalKMeans(TreeBuilder):
             the features, cut into the levels; then as top-down.
         weighted: Bottom-up only: a prototype counts as many times as it has images. False as in Alg. 1, where many
             small nodes outvote a few large ones.
-        path_steps: Top-down and Ward: Lloyd steps that settle all levels together at the end. They are all that is
-            done to the tree of an earlier epoch, unless more than 5 % of its leaves lose their images.
-        linked: Ward only: the most rows that linkage compares pairwise. K-means first makes that many small clusters of
-            more rows; levels of more than half as many nodes are then split top-down.
-        averaged: Ward only: linkage compares each row together with so many of its nearest rows, which keeps it from
-            joining two groups by what lies between them; 0 for the row alone. Prototypes are means of the rows alone.
-        centre: Cluster the features less their mean. With centre, components or whiten, the tree has this map in its
-            file and `tree.assign` applies it.
+        path_steps: Top-down and Ward: Lloyd steps that settle all levels together at the end. With the previous epoch's
+            tree only these steps run, unless more than 5 % of its leaves become empty.
+        linked: Ward only: the most rows that linkage compares pairwise. Larger sets are first reduced to this many
+            clusters by K-means; levels with more than half as many nodes are then split top-down.
+        averaged: Ward only: before linkage each row is averaged with this many nearest rows, so that points between two
+            groups do not join them; 0 for the row alone. Prototypes are means of the rows alone.
+        centre: Subtract the mean of the features before clustering. With centre, components or whiten, the tree stores
+            this map in its file and `tree.assign` applies it.
         components: Cluster this many principal components of the features; null for all.
         whiten: Divide each principal component by its standard deviation to this power: 0.5 lets the many small
             components count more, 1 makes all count alike.

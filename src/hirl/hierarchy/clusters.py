@@ -1,4 +1,4 @@
-"""What K-means of one level starts from, returns, and refuses."""
+"""Inputs, results and errors of K-means on one level."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hirl.hierarchy.draws import SAME
+from hirl.hierarchy.draws import EQUAL_DISTANCE
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Prototypes:
     def first(self) -> Prototypes:
         return Prototypes(self.rows[:1], None if self.parents is None else self.parents[:1])
 
-    def joined(self, *others: Prototypes) -> Prototypes:
+    def concatenate(self, *others: Prototypes) -> Prototypes:
         parts = (self, *others)
         parents = [part.parents for part in parts if part.parents is not None]
         return Prototypes(torch.cat([part.rows for part in parts]), torch.cat(parents) if parents else None)
@@ -35,8 +35,8 @@ class Clusters:
     counts: Tensor  # (M,) the rows of each prototype, over all ranks; weighted if the rows are
     distance: float  # squared, summed over the rows of all ranks
 
-    def index_of_used(self) -> tuple[Tensor, Tensor]:
-        """Return the prototypes (m,) that have rows, and which of these each of this rank's rows (n,) has."""
+    def compact_index(self) -> tuple[Tensor, Tensor]:
+        """Return the indices (m,) of non-empty prototypes, and each row's (n,) place among them."""
         some = self.counts > 0
         return some.nonzero().flatten(), (some.cumsum(0) - 1)[self.index]
 
@@ -45,7 +45,7 @@ class TooFewDirections(ValueError):  # noqa: N818
     """Rows that cannot be told apart well enough for the clusters that are asked for."""
 
     def __init__(self, name: str, different: int, N: int, clusters: int) -> None:
-        found = f"{name} hold only {different} different directions ({SAME**0.5:g} or more apart) in {N} rows"
+        fault = f"{name} hold only {different} different directions ({EQUAL_DISTANCE**0.5:g} or more apart) in {N} rows"
         super().__init__(
-            f"{found}, too few for {clusters} clusters: use fewer clusters, or check for repeated rows and for collapse"
+            f"{fault}, too few for {clusters} clusters: use fewer clusters, or check for repeated rows and for collapse"
         )

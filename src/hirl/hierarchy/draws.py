@@ -10,8 +10,8 @@ from hirl.hierarchy.rows import UnitRows
 from hirl.ranks import Ranks
 from hirl.seeds import mix_seed
 
-# Squared distances below this are rounding errors: such a row equals its prototype.
-SAME = 1e-6
+# A row equals its prototype if their squared distance is below this: it is then a rounding error.
+EQUAL_DISTANCE = 1e-6
 
 
 class RowDraws:
@@ -23,35 +23,35 @@ class RowDraws:
 
     def __init__(self, rows: UnitRows, index: Tensor | None, ranks: Ranks) -> None:
         self.rows, self.ranks = rows, ranks
-        counts = ranks.objects(len(rows))
+        counts = ranks.gather_objects(len(rows))
         self.N = sum(counts)
         if index is None:
             offset = sum(counts[: ranks.rank])
             self.places, self.all_places = torch.arange(offset, offset + len(rows)), self.N
         else:
             self.places = index.cpu()
-            last = max(ranks.objects(int(self.places.max()) if len(self.places) else -1))
+            last = max(ranks.gather_objects(int(self.places.max()) if len(self.places) else -1))
             if last > 8 * self.N + 1000:
                 raise ValueError(f"index reaches {last} with only {self.N} rows: it holds positions in the data set")
             self.all_places = last + 1
 
-    def weighted(
+    def draw_weighted(
         self, weight: Tensor, count: int, seed: tuple[int, ...], groups: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """Draw up to `count` rows of a positive `weight` (n,), with probability ∝ weight, and their `groups` (n,)."""
-        finish = torch.where(weight > SAME, self._exponential(seed) / weight, torch.inf)
+        finish = torch.where(weight > EQUAL_DISTANCE, self._exponential(seed) / weight, torch.inf)
         first = finish.topk(min(count, len(finish)), largest=False)
         missing = count - len(first.values)
-        times = self.ranks.joined(F.pad(first.values, (0, missing), value=torch.inf))
-        rows = self.ranks.joined(F.pad(self.rows[first.indices], (0, 0, 0, missing)))
+        times = self.ranks.gather(F.pad(first.values, (0, missing), value=torch.inf))
+        rows = self.ranks.gather(F.pad(self.rows[first.indices], (0, 0, 0, missing)))
         winners = times.topk(count, largest=False)
         chosen = winners.indices[winners.values.isfinite()]
         if groups is None:
             return rows[chosen], None
-        return rows[chosen], self.ranks.joined(F.pad(groups[first.indices], (0, missing)))[chosen]
+        return rows[chosen], self.ranks.gather(F.pad(groups[first.indices], (0, missing)))[chosen]
 
-    def one_of_each(self, groups: Tensor, count: int, seed: tuple[int, ...]) -> Tensor:
-        """Draw a row of each of `count` groups (n,), all rows of a group with the same probability."""
+    def draw_one_per_group(self, groups: Tensor, count: int, seed: tuple[int, ...]) -> Tensor:
+        """Draw one row per group, uniformly within the group; `groups` (n,) gives each row's group."""
         mine = self._exponential(seed)
         first = torch.full((count,), torch.inf, device=mine.device).scatter_reduce(0, groups, mine, "amin")
         first = -self.ranks.max(-first)

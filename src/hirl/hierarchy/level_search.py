@@ -1,4 +1,4 @@
-"""Level sizes from features: numbers of clusters that are both well separated and found again in other images.
+"""Level sizes from features: numbers of clusters that are well separated and reproducible.
 
 For each number K of a grid, K-means clusters a sample of the features, and each half of it alone. The silhouette says
 how much nearer an image is to its own cluster than to the next one; it tends to grow with K, and does not stop where
@@ -25,14 +25,14 @@ MOST_ROWS = 2000
 COARSE_GRID = (3, 4, 6, 8, 12)
 GRID = (16, 24, 32, 48, 64, 96, 128, 192, 256)
 LEAST_PER_CLUSTER = 8
-# Below this product there are no clusters to speak of: 0.01 to 0.02 on pixels, 0.04 to 0.08 on features of an ImageNet
-# network.
-CLEAR = 0.03
+# Below this product the features have no clear clusters. It is 0.01 to 0.02 on pixels, 0.04 to 0.08 on features of an
+# ImageNet network.
+MIN_SCORE = 0.03
 
 
 @dataclass(frozen=True)
 class ClusterCount:
-    """A number of clusters, and the figures that speak for it."""
+    """A number of clusters, and how well it fits the features."""
 
     clusters: int
     silhouette: float
@@ -43,49 +43,49 @@ class ClusterCount:
         return max(self.silhouette, 0) * max(self.agreement, 0)
 
 
-def suggest_levels(N: int | Features) -> Levels:
+def suggest_levels(data: int | Features) -> Levels:
     """Return level sizes, fine → coarse, for N images, or for their features (N, D).
 
-    For a number see `levels_by_number`. For features: as many nodes as there are well-separated clusters that other
-    images show as well, measured on a sample; if there are none to speak of, levels for their number.
+    For a number see `levels_by_number`. For features: as many nodes as there are well-separated clusters that another
+    sample reproduces; if the features have no clear clusters, levels for their number.
     """
-    return _from_features(N) if isinstance(N, (Tensor, np.ndarray)) and N.ndim > 0 else levels_by_number(N)  # type: ignore[arg-type]
+    return _from_features(data) if isinstance(data, (Tensor, np.ndarray)) and data.ndim > 0 else levels_by_number(data)  # type: ignore[arg-type]
 
 
 def _from_features(features: Features) -> Levels:
     by_number = levels_by_number(len(features))
-    found = search_levels(features)
-    if found is None:
+    clusterings = search_levels(features)
+    if clusterings is None:
         return Levels(by_number, f"the features show no clear clusters; {by_number.why}")
-    fine, coarse = found
+    fine, coarse = clusterings
     leaves = LEAVES_PER_NODE * fine.clusters
     sizes = [fine.clusters, coarse.clusters] if 2 * leaves > len(features) else [leaves, fine.clusters, coarse.clusters]
     fits = " and ".join(
         f"{level.clusters} (silhouette {level.silhouette:.2f}, agreement of clusters from two halves "
         f"{level.agreement:.2f})"
-        for level in found
+        for level in clusterings
     )
     why = f"numbers of clusters that fit {min(MOST_ROWS, len(features)):,} of the images best: {fits}"
     return Levels(sizes, why + (f"; {LEAVES_PER_NODE} leaves per node" if len(sizes) == 3 else ""))
 
 
-def search_levels(features: Features, *, seed: int = 0) -> tuple[ClusterCount, ClusterCount] | None:
+def search_levels(features: Features) -> tuple[ClusterCount, ClusterCount] | None:
     """Return a fine and a coarse clustering that suit features (N, D); None if there are no clear clusters."""
     rows = UnitRows(features)
     fault = rows.fault()
     if fault is not None:
         raise ValueError(fault)
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:MOST_ROWS]
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MOST_ROWS]
     units = reduce_rows(rows[order.to(rows.device)])
     most = len(units) // 2 // LEAST_PER_CLUSTER
-    tried = [measure_clusters(units, size, seed=seed) for size in GRID if size <= most]
-    if not tried:
+    candidates = [measure_clusters(units, size) for size in GRID if size <= most]
+    if not candidates:
         return None
-    fine = max(tried, key=lambda found: found.score)
-    if fine.score < CLEAR:
+    fine = max(candidates, key=lambda candidate: candidate.score)
+    if fine.score < MIN_SCORE:
         return None
-    coarse = [measure_clusters(units, size, seed=seed) for size in COARSE_GRID if 4 * size <= fine.clusters]
-    return fine, max(coarse, key=lambda found: found.score)
+    coarse = [measure_clusters(units, size) for size in COARSE_GRID if 4 * size <= fine.clusters]
+    return fine, max(coarse, key=lambda candidate: candidate.score)
 
 
 def silhouette(units: Tensor, clusters: Tensor, count: int) -> float:
@@ -113,7 +113,7 @@ def adjusted_rand(one: Tensor, other: Tensor) -> float:
 
 
 def reduce_rows(features: Features) -> Tensor:
-    """Features (N, D) as clusters are looked for in them, (N, components)."""
+    """Return the features (N, D) in the space that clusters are searched in, (N, components)."""
     sample = UnitRows(features)
     reduction = {name: getattr(POOLED_FEATURES, name) for name in ("centre", "components", "whiten")}
     return fit_reduction(sample, Ranks(None), **reduction).project(sample)[:]

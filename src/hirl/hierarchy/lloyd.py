@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hirl.hierarchy.clusters import Clusters, Prototypes, TooFewDirections
-from hirl.hierarchy.draws import SAME, RowDraws
+from hirl.hierarchy.draws import EQUAL_DISTANCE, RowDraws
 from hirl.hierarchy.nearest import NearestSteps, nearest
 from hirl.hierarchy.rows import UnitRows, accumulator
 from hirl.ranks import Ranks
@@ -23,15 +23,15 @@ from hirl.ranks import Ranks
 # Starting rows are drawn in this many rounds, each far from the earlier ones: one row per round would be k-means++, a
 # single round a uniform draw.
 START_ROUNDS = 8
-# A child with a single row is needless if this row is at most so many times as far (squared) from the next sibling as
-# the rows of large clusters are from theirs. On features without clusters it is 1.5 times as far, an outlier 10 times.
+# A one-row child is redundant if its squared distance to the nearest sibling is at most this multiple of that in large
+# clusters. On features without clusters the multiple is about 1.5; of an outlier it is 10.
 OUTLIER = 3.0
-# Needless children are drawn again this many times per level.
+# Redundant children are drawn again this many times per level.
 REDRAWS = 3
 
 
 @dataclass
-class _Assigned:
+class _Assignment:
     """Result of assigning all rows: this rank's rows, and the sums over all ranks."""
 
     index: Tensor  # (n,)
@@ -79,33 +79,34 @@ class Lloyd:
         """Iterate from `start`, or from rows drawn far from each other."""
         prototypes = self._start(seed) if start is None else Prototypes(start.rows.clone(), start.parents)
         redraws = min(REDRAWS, iterations // 2) if start is None else 0
-        found: _Assigned | None = None
+        assignment: _Assignment | None = None
         for step in itertools.count():
-            found = self._assign(prototypes, before=found, step=seed[-1] * (iterations + 1) + step)
-            empty = found.counts == 0
-            settled = step >= iterations or found.moved <= tolerance * self.N
+            assignment = self._assign(prototypes, before=assignment, step=seed[-1] * (iterations + 1) + step)
+            empty = assignment.counts == 0
+            settled = step >= iterations or assignment.moved <= tolerance * self.N
             further = (*seed, START_ROUNDS + step)
             if step < redraws:
                 # Before the first means: all prototypes are rows, so that a new one has the same chance as the others.
-                needless = self._needless(found, prototypes)
-                split = self._split_heavy(found, prototypes, empty | needless, further) if needless.any() else None
+                redundant = self._redundant(assignment, prototypes)
+                some = empty | redundant
+                split = self._split_heavy(assignment, prototypes, some, further) if redundant.any() else None
                 if split is not None:
                     prototypes = split
                     continue
                 redraws = 0
-            result = Clusters(prototypes, found.index, found.counts, found.total)
+            result = Clusters(prototypes, assignment.index, assignment.counts, assignment.total)
             if settled and not empty.any():
                 return result
             # After the last iteration only empty clusters move, each onto a row that is then at distance 0: the total
             # falls with every further step, so the loop ends.
             if step < iterations:
-                prototypes = self._means(found, prototypes)
+                prototypes = self._means(assignment, prototypes)
             if empty.any():
-                split = self._split_heavy(found, prototypes, empty, further)
+                split = self._split_heavy(assignment, prototypes, empty, further)
                 if split is None and self.may_be_empty:
                     return result
                 if split is None:
-                    raise self._too_few(found, prototypes)
+                    raise self._too_few(assignment, prototypes)
                 prototypes = split
         raise AssertionError("unreachable")
 
@@ -126,15 +127,12 @@ class Lloyd:
 
     def _of_node(self, places: Tensor, prototypes: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
         """As `_nearest`, of the rows at `places` (n,) and the prototypes of their node, copied in chunks."""
-        for chunk in self.rows.chunks(len(prototypes)):
-            if chunk.start >= len(places):
-                return
-            where = places[chunk]
+        for where in places.split(self.rows.at_once(len(prototypes))):
             some = UnitRows(self.rows[where], name=self.rows.name)
             for part, rows, which, far in nearest(some, prototypes, spherical=self.spherical):
                 yield where[part], rows, which, far
 
-    def _assign(self, prototypes: Prototypes, *, before: _Assigned | None, step: int) -> _Assigned:
+    def _assign(self, prototypes: Prototypes, *, before: _Assignment | None, step: int) -> _Assignment:
         n, device = len(self.rows), self.rows.device
         index = torch.empty(n, dtype=torch.int64, device=device)
         distance = torch.empty(n, device=device)
@@ -166,14 +164,14 @@ class Lloyd:
         summed = self.ranks.sum(torch.cat((sums.flatten(), counts.to(dtype), tail)))  # one message per iteration
         parts = summed.split((sums.numel(), self.clusters, 2))
         total = [float(value) for value in parts[2]]
-        return _Assigned(index, distance, parts[0].view_as(sums), sums, parts[1], *total)
+        return _Assignment(index, distance, parts[0].view_as(sums), sums, parts[1], *total)
 
-    def _means(self, found: _Assigned, prototypes: Prototypes) -> Prototypes:
+    def _means(self, assignment: _Assignment, prototypes: Prototypes) -> Prototypes:
         """Return the mean of every cluster's rows; clusters without one (empty, or rows that cancel out) stay put."""
-        length = torch.linalg.vector_norm(found.sums, dim=1, keepdim=True)
-        divisor = length if self.spherical else found.counts[:, None]
-        means = (found.sums / divisor).to(prototypes.rows.dtype)
-        known = (found.counts[:, None] > 0) & (length > SAME)
+        length = torch.linalg.vector_norm(assignment.sums, dim=1, keepdim=True)
+        divisor = length if self.spherical else assignment.counts[:, None]
+        means = (assignment.sums / divisor).to(prototypes.rows.dtype)
+        known = (assignment.counts[:, None] > 0) & (length > EQUAL_DISTANCE)
         return Prototypes(torch.where(known, means, prototypes.rows), prototypes.parents)
 
     def _start(self, seed: tuple[int, int, int]) -> Prototypes:
@@ -186,7 +184,7 @@ class Lloyd:
         """
         prototypes = self._empty()
         if self.coarse is not None and self.inside is not None:
-            first_rows = self.draws.one_of_each(self.inside, len(self.coarse), (*seed, 0))
+            first_rows = self.draws.draw_one_per_group(self.inside, len(self.coarse), (*seed, 0))
             prototypes = Prototypes(first_rows, torch.arange(len(self.coarse), device=self.rows.device))
         first, turns = len(prototypes.rows), range(0 if self.coarse is None else 1, START_ROUNDS)
         distance = self._distance(prototypes) if first else torch.ones(len(self.rows), device=self.rows.device)
@@ -194,14 +192,15 @@ class Lloyd:
         for turn in turns[:rounds]:
             end = first + (self.clusters - first) * (turn - turns[0] + 1) // rounds
             weight = distance if self.weights is None else distance * self.weights
-            drawn = Prototypes(*self.draws.weighted(weight, end - len(prototypes.rows), (*seed, turn), self.inside))
+            missing = end - len(prototypes.rows)
+            drawn = Prototypes(*self.draws.draw_weighted(weight, missing, (*seed, turn), self.inside))
             if len(drawn.rows) and end < self.clusters:
                 far = self._distance(drawn)
                 distance = torch.minimum(distance, far) if len(prototypes.rows) else far
-            prototypes = prototypes.joined(drawn)
+            prototypes = prototypes.concatenate(drawn)
         # If too few rows differ, repeats fill up; their clusters stay empty, and `_split_heavy` decides.
         missing = self.clusters - len(prototypes.rows)
-        return prototypes.joined(*[prototypes.first()] * missing)
+        return prototypes.concatenate(*[prototypes.first()] * missing)
 
     def _empty(self) -> Prototypes:
         return Prototypes(torch.empty(0, self.rows.dim, device=self.rows.device))
@@ -219,43 +218,43 @@ class Lloyd:
                     distance[places] = far
         return distance
 
-    def _needless(self, found: _Assigned, prototypes: Prototypes) -> Tensor:
-        """Return which children (M,) hold a single row that might as well belong to a sibling: no outlier, no repeat.
+    def _redundant(self, assignment: _Assignment, prototypes: Prototypes) -> Tensor:
+        """Return which children (M,) hold a single row that is neither an outlier nor a duplicate.
 
-        Only inside another level, where starting rows are few per node. Their place is better taken by a part of a
-        cluster larger than the mean.
+        Only inside another level, where each node has few starting rows. A part of a cluster larger than the mean makes
+        a better child.
         """
-        needless = torch.zeros(self.clusters, device=self.rows.device)
+        redundant = torch.zeros(self.clusters, device=self.rows.device)
         if self.inside is None or prototypes.parents is None:
-            return needless > 0
-        single = found.counts == 1
-        heavy = self._heavy(found)
-        sums = torch.stack((found.distance[heavy].sum(dtype=found.sums.dtype), heavy.sum()))
+            return redundant > 0
+        single = assignment.counts == 1
+        heavy = self._heavy(assignment)
+        sums = torch.stack((assignment.distance[heavy].sum(dtype=assignment.sums.dtype), heavy.sum()))
         total, count = self.ranks.sum(sums).tolist()
-        far = max(OUTLIER * total / max(count, 1), SAME)
-        lonely = single[found.index].nonzero().flatten()  # this rank's rows
+        far = max(OUTLIER * total / max(count, 1), EQUAL_DISTANCE)
+        lonely = single[assignment.index].nonzero().flatten()  # this rank's rows
         for node in self.inside[lonely].unique().tolist():
             siblings = prototypes.rows[(prototypes.parents == node) & ~single]
             if len(siblings):
                 own = lonely[self.inside[lonely] == node]
                 for places, _, _, distance in self._of_node(own, siblings):
-                    needless[found.index[places]] = (distance <= far).float()
-        return self.ranks.sum(needless) > 0
+                    redundant[assignment.index[places]] = (distance <= far).float()
+        return self.ranks.sum(redundant) > 0
 
-    def _heavy(self, found: _Assigned) -> Tensor:
+    def _heavy(self, assignment: _Assignment) -> Tensor:
         """Return which rows (n,) are in clusters larger than the mean."""
-        return (found.counts > found.counts.sum() / self.clusters)[found.index]
+        return (assignment.counts > assignment.counts.sum() / self.clusters)[assignment.index]
 
     def _split_heavy(
-        self, found: _Assigned, prototypes: Prototypes, some: Tensor, seed: tuple[int, ...]
+        self, assignment: _Assignment, prototypes: Prototypes, some: Tensor, seed: tuple[int, ...]
     ) -> Prototypes | None:
         """Start some (M,) clusters again from rows of clusters larger than the mean, where possible.
 
         None if every row equals its prototype.
         """
         count = int(some.sum())
-        for weight in (torch.where(self._heavy(found), found.distance, 0), found.distance):
-            drawn, of = self.draws.weighted(weight, count, seed, found.index)
+        for weight in (torch.where(self._heavy(assignment), assignment.distance, 0), assignment.distance):
+            drawn, of = self.draws.draw_weighted(weight, count, seed, assignment.index)
             if len(drawn) and of is not None:
                 which = torch.arange(count, device=some.device) % len(drawn)
                 rows, parents = prototypes.rows.clone(), prototypes.parents
@@ -266,11 +265,11 @@ class Lloyd:
                 return Prototypes(rows, parents)
         return None
 
-    def _too_few(self, found: _Assigned, prototypes: Prototypes) -> TooFewDirections:
+    def _too_few(self, assignment: _Assignment, prototypes: Prototypes) -> TooFewDirections:
         """Return the error for rows that all equal one of fewer prototypes than there are clusters."""
-        used = prototypes.rows[found.counts > 0].to(accumulator(self.rows.device))
+        used = prototypes.rows[assignment.counts > 0].to(accumulator(self.rows.device))
         count = 0
         while len(used):  # drop all that equal the first one
-            used = used[(used - used[0]).square().sum(1) >= SAME]
+            used = used[(used - used[0]).square().sum(1) >= EQUAL_DISTANCE]
             count += 1
         return TooFewDirections(self.rows.name, count, self.N, self.clusters)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hirl.hierarchy.rows import UnitRows
 
-# The place of a row's maximum is looked for among the maxima of so many columns each, then among the columns of one: on
-# a CPU a maximum with its place takes 4 to 14 times as long as one without.
+# A row's argmax is found first among maxima of blocks of this many columns, then within one block: on a CPU, argmax
+# takes 4 to 14 times as long as the maximum alone.
 COLUMNS = 64
 # With fewer prototypes, the bounds of `NearestSteps` cost as much as they save.
 LEAST_PROTOTYPES = 512
@@ -31,7 +31,7 @@ class Nearest(NamedTuple):
 
 
 class NearestSteps:
-    """Finds the nearest prototypes again and again while these move, without comparing all with all every time.
+    """Finds the nearest prototypes over many steps, without comparing every row with every prototype each time.
 
     For every row there is a bound on its score with all prototypes but its own. A prototype that moves by d raises its
     score with a unit row by d at most, so a row whose own score stays above needs to be compared only with prototypes

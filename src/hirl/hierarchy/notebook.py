@@ -1,4 +1,4 @@
-"""A tree as notebooks show it: a table of its levels, and its nodes to unfold."""
+"""HTML for notebooks: a table of levels and expandable nodes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hirl.hierarchy.tree import PrototypeTree
 
-SHOWN = 12  # children of a node, the largest
+SHOWN = 12  # children per node, the largest first
 
 
 def tree_html(tree: PrototypeTree) -> str:
-    """HTML without scripts or styles of its own: there is no text in it but numbers."""
+    """Return HTML without scripts or styles; all its variable text is numbers, so nothing is escaped."""
     rows = [
         f"<tr><td>{level}</td><td>{nodes:,}</td><td>{int(sizes.median()):,}</td><td>{int(sizes.max()):,}</td></tr>"
         for level, (nodes, sizes) in enumerate((nodes, tree.sizes(level)) for level, nodes in enumerate(tree.levels))
@@ -26,7 +26,7 @@ def tree_html(tree: PrototypeTree) -> str:
 
 
 def _nodes(tree: PrototypeTree, level: int, nodes: list[int]) -> str:
-    """Nodes of one level as a list; those of the two coarsest levels unfold to their children."""
+    """Return nodes of one level as a list; those of the two coarsest levels expand to their children."""
     sizes = tree.sizes(level)
     items = []
     for node in nodes[:SHOWN]:

@@ -1,4 +1,4 @@
-"""Lloyd's steps over whole paths, which settle all levels of a tree together."""
+"""Lloyd's steps over paths, which fit all levels of a tree to the rows together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hirl.hierarchy.draws import SAME, RowDraws
+from hirl.hierarchy.draws import RowDraws
+from hirl.hierarchy.mean_directions import mean_directions
 from hirl.hierarchy.nearest import NearestSteps
-from hirl.hierarchy.rows import Features, UnitRows, accumulator
+from hirl.hierarchy.reduction import ReducedSpace
+from hirl.hierarchy.rows import Features, UnitRows
 from hirl.hierarchy.swaps import swap_leaves
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.ranks import Ranks
@@ -20,29 +22,30 @@ if TYPE_CHECKING:
 
 # Rounds in which empty leaves are filled. One is enough, unless the rows of different paths nearly coincide.
 FILL_ROUNDS = 5
-# Swaps of leaves, one round before each of so many last steps: the second makes few, and finds what the first left.
+# Leaves are swapped before each of this many last steps; the second round makes the few swaps that the first missed.
 SWAP_ROUNDS = 2
+UPDATE_STEPS = 2  # of a tree that gets other images
 
 
 @dataclass
 class PathSteps:
-    """Steps of trees whose rows belong to the path nearest to them over all levels."""
+    """Fits trees to rows, each of which belongs to the path nearest to it over all levels."""
 
     rows: UnitRows
     ranks: Ranks
 
-    def settled(
+    def settle(
         self,
         tree: PrototypeTree,
         steps: int,
         progress: Callable[[int, int, int], None] | None = None,
         *,
         swaps: tuple[int, ...] | None = None,
-        most: int | None = None,
+        max_rows: int | None = None,
     ) -> PrototypeTree:
         """Give each row the leaf of the nearest path, and each node the mean direction of its rows.
 
-        Parents stay, unless `swaps` is given, the seed of swaps of leaves in the last steps; `most`: see `swap_leaves`.
+        With `swaps`, a seed, leaves are swapped before the last steps, else parents stay; `max_rows`: as `swap_leaves`.
         """
         find, leaves = NearestSteps(self.rows), None
         for step in range(steps):
@@ -51,19 +54,19 @@ class PathSteps:
                 progress(0, step, len(self.rows))
             if swaps is not None and step >= steps - SWAP_ROUNDS:
                 swapped, parents = swap_leaves(
-                    self.rows, leaves, tree.parents[0], self.ranks, (*swaps, step), most=most
+                    self.rows, leaves, tree.parents[0], self.ranks, (*swaps, step), max_rows=max_rows
                 )
                 tree = self._with_means(replace(tree, parents=(parents, *tree.parents[1:])), swapped)
                 if swapped is not leaves:
-                    leaves = None  # some have changed their places: rows are compared with all of them
+                    leaves = None  # the leaves differ: every row is compared with all of them
             else:
                 tree = self._with_means(tree, leaves)
         return replace(tree, leaves=self._nearest_paths(tree, find, leaves))
 
-    def filled(self, tree: PrototypeTree, draws: RowDraws, seed: tuple[int, ...]) -> PrototypeTree:
-        """Give each empty leaf a part of the rows of a leaf larger than the mean, and settle again.
+    def fill_empty_leaves(self, tree: PrototypeTree, draws: RowDraws, seed: tuple[int, ...]) -> PrototypeTree:
+        """Give each empty leaf a part of the rows of a leaf larger than the mean, and assign all rows again.
 
-        It becomes a sibling of that leaf; if all children of its node are empty, the node moves along with it.
+        The empty leaf becomes a sibling of that leaf; if all children of its node are empty, the node moves with it.
         """
         for turn in range(FILL_ROUNDS):
             counts = self._counts(tree)
@@ -71,29 +74,28 @@ class PathSteps:
             if not len(free):
                 break
             weight = self._distance(tree) * (counts > counts.sum() / len(counts))[tree.leaves]
-            rows, of = draws.weighted(weight, len(free), (*seed, 2 * turn), tree.leaves)
+            rows, of = draws.draw_weighted(weight, len(free), (*seed, 2 * turn), tree.leaves)
             if not len(rows) or of is None:
                 break
             free = free[: len(rows)]
-            # The large leaf, too, starts again from a row: its mean would keep most of the rows.
-            others = draws.one_of_each(tree.leaves, tree.levels[0], (*seed, 2 * turn + 1))
+            # The large leaf also starts again from one of its rows: its mean would keep most of them.
+            others = draws.draw_one_per_group(tree.leaves, tree.levels[0], (*seed, 2 * turn + 1))
             leaves = tree.leaves.clone()
             for leaf in of.unique().tolist():
                 places = (tree.leaves == leaf).nonzero().flatten()
                 starts = torch.cat((others[leaf : leaf + 1], rows[of == leaf]))
                 parts = torch.cat((of.new_tensor([leaf]), free[of == leaf]))
-                for chunk in self.rows.chunks(self.rows.dim):
-                    if chunk.start < len(places):
-                        leaves[places[chunk]] = parts[(self.rows[places[chunk]] @ starts.T).argmax(1)]
-            tree = self._with_means(replace(tree, parents=_moved(tree.parents, counts, free, of)), leaves)
+                for chunk in places.split(self.rows.at_once(self.rows.dim)):
+                    leaves[chunk] = parts[(self.rows[chunk] @ starts.T).argmax(1)]
+            tree = self._with_means(replace(tree, parents=_move_leaves(tree.parents, counts, free, of)), leaves)
             tree = replace(tree, leaves=tree.assign_rows(self.rows))
         return tree
 
     def _nearest_paths(self, tree: PrototypeTree, find: NearestSteps, before: Tensor | None) -> Tensor:
         """As `tree.assign_rows`, faster if the rows have been assigned `before` (n,)."""
         leaves = torch.empty(len(self.rows), dtype=torch.int64, device=self.rows.device)
-        for found in find(tree.path_sums(tree.prototypes), before):
-            leaves[found.chunk] = found.which
+        for part in find(tree.targets(), before):
+            leaves[part.chunk] = part.which
         return leaves
 
     def empty_leaves(self, tree: PrototypeTree) -> int:
@@ -101,9 +103,8 @@ class PathSteps:
 
     def _with_means(self, tree: PrototypeTree, leaves: Tensor) -> PrototypeTree:
         """Return the tree with the mean direction of each node's rows, of which `leaves` (n,) are this rank's."""
-        return replace(
-            tree, prototypes=mean_directions(self.rows, leaves, tree.parents, self.ranks, default=tree.prototypes)
-        )
+        means = mean_directions(self.rows, leaves, tree.levels, tree.parents, self.ranks, default=tree.prototypes)
+        return replace(tree, prototypes=means)
 
     def _counts(self, tree: PrototypeTree) -> Tensor:
         """Return the rows (M_1,) of each leaf, over all ranks."""
@@ -117,30 +118,10 @@ class PathSteps:
         return distance
 
 
-def mean_directions(
-    rows: UnitRows, leaves: Tensor, parents: Sequence[Tensor], ranks: Ranks, *, default: Sequence[Tensor]
-) -> tuple[Tensor, ...]:
-    """Return the mean direction (M_l, D) of the rows of each node, of which `leaves` (n,) are this rank's.
-
-    `default[l]` (M_l, D): for nodes without rows, or whose rows cancel out.
-    """
-    sums = torch.zeros(default[0].shape, dtype=accumulator(rows.device), device=rows.device)
-    for chunk in rows.chunks(rows.dim):
-        sums.index_add_(0, leaves[chunk], rows[chunk].to(sums.dtype))
-    sums = ranks.sum(sums)
-    means = []
-    for level, before in enumerate(default):
-        length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
-        means.append(torch.where(length > SAME, sums / length, before).to(before.dtype))
-        if level < len(parents):
-            sums = sums.new_zeros(default[level + 1].shape).index_add_(0, parents[level], sums)
-    return tuple(means)
-
-
-def _moved(parents: tuple[Tensor, ...], counts: Tensor, leaves: Tensor, to: Tensor) -> tuple[Tensor, ...]:
+def _move_leaves(parents: tuple[Tensor, ...], counts: Tensor, leaves: Tensor, to: Tensor) -> tuple[Tensor, ...]:
     """Return the parents after empty `leaves` (n,) have become siblings of the leaves `to` (n,).
 
-    `counts` (M_1,) are the leaves' rows. A leaf that its node would be childless without takes the node along.
+    `counts` (M_1,) are the leaves' rows. If a leaf is its node's last child, the node moves with it.
     """
     moved = []
     for above in parents:
@@ -160,11 +141,11 @@ def _first_child(parents: Tensor, counts: Tensor) -> Tensor:
     return order == first.scatter_reduce(0, parents, order, "amin")[parents]
 
 
-def update_tree(tree: PrototypeTree, features: Features, *, steps: int = 2) -> PrototypeTree:
-    """Return the tree with the rows of `features` (n, D) as its images, some of which it may not know.
+def update_tree(tree: PrototypeTree, features: Features) -> PrototypeTree:
+    """Return the tree with the rows of `features` (n, D) as its images, some of which may be new.
 
-    Every node keeps its number and its parent, and moves to its images by steps over paths, in the space that the tree
-    was built in. A node whose images are gone stays where it was, without images: filled again, it would be another.
+    Every node keeps its number and its parent, and moves towards its images by steps over paths, in the space that the
+    tree was built in. A node that has lost its images stays empty where it was: refilling it would change its meaning.
     """
     rows = UnitRows(features)
     fault = rows.fault()
@@ -173,8 +154,13 @@ def update_tree(tree: PrototypeTree, features: Features, *, steps: int = 2) -> P
     space, alone = tree.reduced, Ranks(None)
     clustered = rows if space is None else space.project(rows)
     inner = tree if space is None else replace(tree, prototypes=space.prototypes, reduced=None)
-    settled = PathSteps(clustered, alone).settled(replace(inner, by_path=True), steps)
-    if space is None:
-        return settled
-    nodes = mean_directions(rows, settled.leaves, settled.parents, alone, default=tree.prototypes)
-    return replace(settled, prototypes=nodes, reduced=replace(space, prototypes=settled.prototypes))
+    settled = PathSteps(clustered, alone).settle(replace(inner, by_path=True), UPDATE_STEPS)
+    return settled if space is None else out_of_space(settled, space, rows, alone, default=tree.prototypes)
+
+
+def out_of_space(
+    tree: PrototypeTree, space: ReducedSpace, rows: UnitRows, ranks: Ranks, *, default: Tensor | Sequence[Tensor]
+) -> PrototypeTree:
+    """Return a tree over rows in a reduced space as one over the rows themselves; see `mean_directions`."""
+    nodes = mean_directions(rows, tree.leaves, tree.levels, tree.parents, ranks, default=default)
+    return replace(tree, prototypes=nodes, reduced=replace(space, prototypes=tree.prototypes))

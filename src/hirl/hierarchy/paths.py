@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.following import follow
 from hirl.hierarchy.kmeans import TreeProgress
+from hirl.hierarchy.leaves import leaves_by_index
 from hirl.hierarchy.levels import check_levels
-from hirl.hierarchy.rows import Features, UnitRows, leaves_by_index
+from hirl.hierarchy.rows import Features, UnitRows
 from hirl.hierarchy.settings import Discrimination, Hierarchy
 from hirl.hierarchy.spd import Sampling, check_sampling, node_loss, spd_loss
-from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.hierarchy.tree import NO_LEAF, PrototypeTree
 from hirl.ranks import Ranks
 
 
@@ -62,11 +63,9 @@ class SemanticPaths(nn.Module):
         if dim < 1:
             raise ValueError(f"dim is {dim}, but must be at least 1")
         check_sampling(negatives, sampling)
+        Hierarchy(head_layers=head_layers, weight=weight, loss=loss, temperature=temperature)  # checks the others
         self.dim = dim
         self.levels = check_levels(levels)
-        Hierarchy(  # checks them
-            negatives=negatives, head_layers=head_layers, weight=weight, loss=loss, temperature=temperature
-        )
         self.head_layers = head_layers
         self.negatives = negatives
         self.weight = weight
@@ -144,7 +143,7 @@ class SemanticPaths(nn.Module):
             self.tree = self.tree.to(z0.device)
         z, leaves = self.encode(z0), self.find_leaves(index, target=target)
         if self.tree.count < len(self.tree.leaves):
-            inside = leaves != ABSENT
+            inside = leaves != NO_LEAF
             z, leaves = z[inside], leaves[inside]
             if len(leaves) == 0:
                 return z.sum() * 0.0
@@ -165,8 +164,8 @@ class SemanticPaths(nn.Module):
         With `index` (B,), the images' positions in the data set: the leaf that the last clustering stored for each, −1
         for an image that was not part of it.
         With `target` (B, D), z⁰ of another view: the leaf that `tree.assign` finds for it. This serves images that have
-        no index, and methods for which the stored leaves are too old. A row without a direction, such as NaN, gets any
-        leaf: it is the loss that shows it.
+        no index, and methods for which the stored leaves are too old. A row without a direction, such as NaN, gets
+        an arbitrary leaf; the loss check reports it.
         """
         tree = self.tree
         if tree is None:

@@ -1,4 +1,4 @@
-"""What is clustered: unit rows as they are, or centred, reduced to their principal components and partly whitened."""
+"""Optional map before clustering: centring, principal components, partial whitening."""
 
 from __future__ import annotations
 
@@ -80,5 +80,5 @@ def fit_reduction(rows: UnitRows, ranks: Ranks, *, centre: bool, components: int
     axes = axes * axes.gather(0, axes.abs().argmax(0, keepdim=True)).sign()
     axes = axes * variance.clamp(min=variance[0] * LEAST_VARIANCE + SHORTEST) ** (-whiten / 2)
     return ReducedSpace(
-        ranks.first(mean.float().to(rows.device)), ranks.first(axes.float().contiguous().to(rows.device))
+        ranks.broadcast(mean.float().to(rows.device)), ranks.broadcast(axes.float().contiguous().to(rows.device))
     )

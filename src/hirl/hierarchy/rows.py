@@ -1,4 +1,4 @@
-"""Features as unit rows, read in chunks, and the images that rows belong to."""
+"""Features as unit rows, read in chunks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-
-from hirl.ranks import Ranks
 
 Features: TypeAlias = "Tensor | npt.NDArray[np.floating]"
 
@@ -62,9 +60,16 @@ class UnitRows:
 
     def at_once(self, width: int) -> int:
         """Return how many rows a chunk has."""
-        values = CHUNK_VALUES.get(self.device.type, CHUNK_VALUES_ELSEWHERE)
         # A row is held up to four times: as it is, at unit length, and in float64, which counts double.
-        return max(1, values // max(width, 4 * self.dim))
+        return chunk_size(self.device, max(width, 4 * self.dim))
+
+    def sums(self, index: Tensor, count: int) -> Tensor:
+        """Return the sum (count, D) of the rows of each group; `index` (n,): the group of each row, −1 for none."""
+        groups = torch.where(index < 0, count, index)
+        sums = torch.zeros(count + 1, self.dim, dtype=accumulator(self.device), device=self.device)
+        for chunk in self.chunks(self.dim):
+            sums.index_add_(0, groups[chunk], self[chunk].to(sums.dtype))
+        return sums[:count]
 
     def fault(self) -> str | None:
         """Return what is wrong with the first row that has no direction, or None."""
@@ -96,29 +101,11 @@ def _length(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=1, dtype=accumulator(rows.device)).to(rows.dtype)
 
 
+def chunk_size(device: torch.device, width: int) -> int:
+    """Return how many rows of `width` values are processed at a time."""
+    return max(1, CHUNK_VALUES.get(device.type, CHUNK_VALUES_ELSEWHERE) // width)
+
+
 def accumulator(device: torch.device) -> torch.dtype:
     """Return the type for sums of squares and of rows: in float64 they neither overflow nor depend on the order."""
     return torch.float32 if device.type == "mps" else torch.float64
-
-
-def leaves_by_index(leaves: Tensor, index: Tensor | None, images: int | None, ranks: Ranks) -> Tensor:
-    """Return the leaf of every image of the data set, from the leaves of each rank's rows and their positions in it."""
-    if images is not None and index is None:
-        raise ValueError("images needs index: the position in the data set of each row")
-    gathered = ranks.objects((len(leaves), -1 if index is None or not len(index) else int(index.max())))
-    if index is None:
-        offset = sum(count for count, _ in gathered[: ranks.rank])
-        index = torch.arange(offset, offset + len(leaves))
-        N = sum(count for count, _ in gathered)
-    else:
-        N = 1 + max(last for _, last in gathered)
-        if images is not None and images < N:
-            raise ValueError(f"index reaches {N - 1}, but there are {images} images, counted from 0")
-        N = N if images is None else images
-    # One message of 4 bytes per image: a rank writes leaf + 1 at its own images and 0 elsewhere.
-    table = torch.zeros(N, dtype=torch.int32, device=leaves.device)
-    table[index.to(leaves.device)] = leaves.int() + 1
-    table = ranks.max(table)
-    if images is None and (table == 0).any():
-        raise ValueError(f"index leaves out image {int((table == 0).nonzero()[0])} of {N}: every image needs a row")
-    return table.long() - 1  # an image without a row: ABSENT

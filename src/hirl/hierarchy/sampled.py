@@ -1,4 +1,4 @@
-"""Trees over more rows than can be clustered: fitted on a sample, in which large clusters may be thinned out.
+"""Trees over more rows than can be clustered: built on a sample, in which large clusters may be thinned out.
 
 Resampling follows the idea of *Automatic Data Curation for Self-Supervised Learning* (Vo et al., 2024,
 arXiv:2405.15613): cluster, draw equally from the clusters, and cluster again, so that frequent content does not take
@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
+from hirl.hierarchy.groups import place_in_group
 from hirl.hierarchy.kmeans import TreeProgress
-from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.hierarchy.tree import NO_LEAF, PrototypeTree
 
 Rows = npt.NDArray[np.floating]
 CHUNK = 1 << 16  # rows that are assigned at a time
 ROWS_PER_PROTOTYPE = 256
-FEWEST = 10  # rows per leaf below which a sample is not thinned out further
+MIN_ROWS = 10  # rows per leaf below which a sample is not thinned out further
 
 
 def sampled_tree(
@@ -46,8 +47,8 @@ def sampled_tree(
         builder: What clusters the sample.
         rows_per_prototype: Rows of the sample per prototype of the finest level.
         resample: Number of times that the sample is thinned out, so that on each level no node has more rows than the
-            mean of its level, and clustered again. A row is in the sample once or not at all. It ends early where fewer
-            than 10 rows per leaf would stay.
+            mean of its level, and clustered again. A row is in the sample once or not at all. Stops early
+            if fewer than 10 rows per leaf would remain.
         seed: Seed of all draws.
         progress: Called with (level, step, rows done) while the sample is clustered.
         assigned: Called with the number of rows assigned, and of all.
@@ -59,8 +60,8 @@ def sampled_tree(
     rows = draw_rows(parts, rows_per_prototype * levels[0], seed=seed)
     tree = builder(rows, levels, seed=seed, progress=progress)
     for turn in range(resample):
-        kept = thinned(tree.image_paths.numpy(), seed=(seed, turn + 1))
-        if len(kept) < FEWEST * levels[0]:
+        kept = thin_out(tree.image_paths.numpy(), seed=(seed, turn + 1))
+        if len(kept) < MIN_ROWS * levels[0]:
             break
         rows = rows[kept]
         tree = builder(rows, levels, seed=seed, progress=progress)
@@ -74,14 +75,14 @@ def draw_rows(parts: Sequence[Rows], count: int, *, seed: int) -> Rows:
     random = np.random.default_rng((seed, 0))
     chosen = np.sort(random.choice(total, count, replace=False, shuffle=False)) if count < total else np.arange(total)
     cuts = np.searchsorted(chosen, ends)
-    found = []
+    drawn = []
     for part, end, first, last in zip(parts, ends, (0, *cuts[:-1]), cuts, strict=True):
         rows = np.asarray(part[chosen[first:last] - (end - len(part))])
-        found.append(rows[~np.isnan(rows[:, 0])])
-    return np.concatenate(found)
+        drawn.append(rows[~np.isnan(rows[:, 0])])
+    return np.concatenate(drawn)
 
 
-def thinned(paths: npt.NDArray[np.integer], *, seed: tuple[int, int]) -> npt.NDArray[np.integer]:
+def thin_out(paths: npt.NDArray[np.integer], *, seed: tuple[int, int]) -> npt.NDArray[np.integer]:
     """The rows that stay, in order, of rows with these paths (n, L), fine → coarse.
 
     From the coarsest level down, each node keeps at most the mean number of rows per node, drawn at random.
@@ -92,17 +93,17 @@ def thinned(paths: npt.NDArray[np.integer], *, seed: tuple[int, int]) -> npt.NDA
         sizes = np.bincount(nodes[kept])
         most = -(-len(kept) // np.count_nonzero(sizes))
         kept = kept[np.argsort(nodes[kept], kind="stable")]  # by node, at random within it
-        place = np.arange(len(kept)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        kept = random.permutation(kept[place < most])
+        places = place_in_group(torch.from_numpy(nodes[kept])).numpy()
+        kept = random.permutation(kept[places < most])
     return np.sort(kept)
 
 
 def assign_all(
     tree: PrototypeTree, parts: Sequence[Rows], assigned: Callable[[int, int], None] | None = None
 ) -> Tensor:
-    """(N,): the leaf of every row of all parts; ABSENT for a row without values."""
+    """(N,): the leaf of every row of all parts; NO_LEAF for a row without values."""
     total = sum(map(len, parts))
-    leaves = torch.full((total,), ABSENT)
+    leaves = torch.full((total,), NO_LEAF)
     done = 0
     for part in parts:
         for start in range(0, len(part), CHUNK):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields, replace
-from typing import Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from hirl.hierarchy.builder import POOLED_FEATURES, HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.levels import check_levels, levels_by_number
@@ -17,7 +17,7 @@ EQ_4_WEIGHT = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class HierarchyDefaults:
-    """What settings that are left open come to. Methods and encoders have defaults of their own."""
+    """Values for settings that are not given. Methods and encoders have defaults of their own."""
 
     start_share: float = 0.1  # T₁ as a share of the epochs: a tenth wherever the paper gives both, but for MoCo v3
     weight: float = EQ_4_WEIGHT
@@ -40,8 +40,8 @@ class Hierarchy:
         start_epoch: T₁, the first epoch with a tree, counted from 0. By default 0 from a trained encoder,
             half of the epochs if the method's arguments are chosen for the images, and a tenth of them for a method
             with arguments or a recipe.
-        head_layers: Linear layers per head h_l; by default 2. 0, the default with a frozen or unfrozen encoder, is for
-            no heads: tree and L_SPD are then of the encoder's features in place of z⁰.
+        head_layers: Linear layers per head h_l; by default 2. 0, the default with a frozen or unfrozen encoder, means
+            no heads: the tree and L_SPD use the encoder's features instead of z⁰.
         weight: Factor on L_SPD. By default that of the method's recipe in adapt/ with a frozen encoder, that of its
             recipe in small/ if its arguments are chosen for the images on a CPU, else 1, as in Eq. 4.
         features: What is clustered: "pass" embeds all images, unaugmented and in eval mode, as the paper does; "bank"
@@ -53,7 +53,8 @@ class Hierarchy:
         assign: Where an image's leaf comes from: "stored" is its leaf of the last clustering; "step" finds the leaf
             of its second global view, or of the only view, at every step. By default step for methods that assign
             images to clusters at every step themselves (SwAV), as in the paper, else stored.
-        builder: Clusters the features into a tree.
+        builder: Clusters the features into a tree. By default top-down K-means; without heads, Ward linkage of reduced
+            features.
         rebuild: Build a new tree before every epoch, as in the paper. Otherwise the nodes and images of the first tree
             stay, and its prototypes follow the features. By default false without heads, else true.
     """
@@ -68,7 +69,7 @@ class Hierarchy:
     features: ClusteredFeatures | None = None
     bank_momentum: float = 0.7
     assign: Assignment | None = None
-    builder: TreeBuilder = HierarchicalKMeans()  # noqa: RUF009 (frozen)
+    builder: Annotated[TreeBuilder | None, HierarchicalKMeans] = None  # options alone are those of K-means
     rebuild: bool | None = None
 
     def __post_init__(self) -> None:
@@ -84,7 +85,7 @@ class Hierarchy:
             value = getattr(self, name)
             if value is not None and value not in get_args(choices):
                 raise ValueError(f"{name} is {value!r}, but must be one of {', '.join(get_args(choices))}")
-        if not isinstance(self.builder, TreeBuilder):
+        if self.builder is not None and not isinstance(self.builder, TreeBuilder):
             raise ValueError(f"builder is {self.builder!r}, but must be a tree builder such as HierarchicalKMeans()")
         if not 0 < self.temperature < math.inf:
             raise ValueError(f"temperature is {self.temperature}, but must be a number above 0")
@@ -104,6 +105,7 @@ class Hierarchy:
         given = {field.name: getattr(self, field.name) for field in fields(Hierarchy)}
         head_layers = defaults.head_layers if self.head_layers is None else self.head_layers
         first = max(1, int(epochs * defaults.start_share + 1e-9)) if defaults.start_share else 0
+        usual_builder = POOLED_FEATURES if head_layers == 0 else HierarchicalKMeans()
         features: ClusteredFeatures = "pass" if head_layers == 0 else defaults.features
         chosen = {
             "levels": tuple(levels_by_number(N)) if self.levels is None else check_levels(self.levels, N),
@@ -114,7 +116,7 @@ class Hierarchy:
             "features": features if self.features is None else self.features,
             "head_layers": head_layers,
             "rebuild": head_layers > 0 if self.rebuild is None else self.rebuild,
-            "builder": POOLED_FEATURES if head_layers == 0 and self.builder == HierarchicalKMeans() else self.builder,
+            "builder": usual_builder if self.builder is None else self.builder,
         }
         if (chosen["head_layers"], chosen["features"]) == (0, "bank"):
             raise ValueError("features is bank, which holds z0, but without heads (head_layers 0) must be pass")
@@ -132,4 +134,5 @@ class ResolvedHierarchy(Hierarchy):
     assign: Assignment
     features: ClusteredFeatures
     head_layers: int
+    builder: TreeBuilder
     rebuild: bool

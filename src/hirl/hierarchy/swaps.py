@@ -1,4 +1,4 @@
-"""Swaps of leaves: two siblings that one leaf could hold are joined, and the free one takes half of another leaf.
+"""Swaps of leaves: merge two siblings that fit in one leaf, and split another leaf with the freed one.
 
 Lloyd's steps end in local optima, in which two leaves share one group of rows while another leaf holds two groups. The
 cosines of unit rows to their mean direction sum up to the length of their sum, so what is lost by joining two leaves
@@ -13,21 +13,21 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl.hierarchy.draws import SAME
-from hirl.hierarchy.rows import UnitRows, accumulator
+from hirl.hierarchy.draws import EQUAL_DISTANCE
+from hirl.hierarchy.rows import UnitRows
 from hirl.ranks import Ranks
 from hirl.seeds import mix_seed
 
-# A cut must gain so many times what the join costs, and leave so many rows on each side: with one row, swaps would make
-# leaves of single images out of small classes.
-WORTH, FEWEST = 1.2, 2
+# A cut must gain this multiple of what the join costs, and leave this many rows on each side: with one row, swaps would
+# split small classes into leaves of single images.
+GAIN_RATIO, MIN_ROWS = 1.2, 2
 AXIS_STEPS = 3  # of the power iteration that finds the longest axis of a leaf
-# Only leaves whose rows lie farthest from their mean, so many of all, are tried: the others gain too little.
+# Share of leaves tried for a split: those with the largest spread. The others gain too little.
 CUT_SHARE = 0.25
 
 
 def swap_leaves(
-    rows: UnitRows, leaves: Tensor, parents: Tensor, ranks: Ranks, seed: tuple[int, ...], *, most: int | None = None
+    rows: UnitRows, leaves: Tensor, parents: Tensor, ranks: Ranks, seed: tuple[int, ...], *, max_rows: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the leaves (n,) of this rank's rows and the parents (M,) of the leaves after all swaps that pay.
 
@@ -36,34 +36,26 @@ def swap_leaves(
         leaves: (n,) the leaf of each.
         parents: (M,) the node of each leaf.
         ranks: The processes that the rows are spread over.
-        seed: Of the directions from which the axes of the leaves are looked for.
-        most: Only leaves of so many rows at most join a sibling.
+        seed: Seed of the directions from which the search for the axes of the leaves starts.
+        max_rows: Only leaves of at most this many rows join a sibling; None for all.
     """
     counts = ranks.sum(torch.bincount(leaves, minlength=len(parents)))
-    few = counts <= (counts.max() if most is None else most)
+    few = counts <= (counts.max() if max_rows is None else max_rows)
     if not (few & (counts > 0)).any():
         return leaves, parents
-    sums = ranks.sum(_sums(rows, leaves, len(parents)))
+    sums = ranks.sum(rows.sums(leaves, len(parents)))
     length = torch.linalg.vector_norm(sums, dim=1)
     loss, sibling = _joins(sums, length, counts, parents)
     loss = torch.where(few, loss, torch.inf)
     far = counts - length  # (M,) 1 − cos, summed over the rows
     gain, side = _cuts(rows, leaves, sums, counts, far >= far.quantile(1 - CUT_SHARE), ranks, seed)
-    swaps = _matched(loss.tolist(), sibling.tolist(), gain.tolist())
+    swaps = _match_swaps(loss.tolist(), sibling.tolist(), gain.tolist())
     if not swaps:
         return leaves, parents
-    free, kept, cut = ranks.first(torch.tensor(swaps, device=leaves.device)).T
+    free, kept, cut = ranks.broadcast(torch.tensor(swaps, device=leaves.device)).T
     same = torch.arange(len(parents), device=leaves.device)
     into, half = same.index_copy(0, free, kept), same.index_copy(0, cut, free)
     return torch.where(side, half[leaves], into[leaves]), parents.index_copy(0, free, parents[cut])
-
-
-def _sums(rows: UnitRows, leaves: Tensor, count: int) -> Tensor:
-    """Return the sum (count, D) of this rank's rows of each leaf."""
-    sums = torch.zeros(count, rows.dim, dtype=accumulator(rows.device), device=rows.device)
-    for chunk in rows.chunks(rows.dim):
-        sums.index_add_(0, leaves[chunk], rows[chunk].to(sums.dtype))
-    return sums
 
 
 def _joins(sums: Tensor, length: Tensor, counts: Tensor, parents: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,11 +102,11 @@ def _cuts(
         far_counts += torch.bincount(leaves[chunk[far]], minlength=M)
     halves, far_counts = ranks.sum(halves), ranks.sum(far_counts)
     lengths = [torch.linalg.vector_norm(part, dim=1) for part in (halves, sums - halves, sums)]
-    enough = some & (far_counts >= FEWEST) & (counts - far_counts >= FEWEST)
+    enough = some & (far_counts >= MIN_ROWS) & (counts - far_counts >= MIN_ROWS)
     return torch.where(enough, lengths[0] + lengths[1] - lengths[2], 0), side
 
 
-def _matched(loss: list[float], sibling: list[int], gain: list[float]) -> list[tuple[int, int, int]]:
+def _match_swaps(loss: list[float], sibling: list[int], gain: list[float]) -> list[tuple[int, int, int]]:
     """Return swaps (free leaf, the sibling it joins, the leaf that is cut): the cheapest join, the best cut, and on."""
     growing = iter(sorted(range(len(gain)), key=lambda leaf: (-gain[leaf], leaf)))
     cut = next(growing)
@@ -125,7 +117,7 @@ def _matched(loss: list[float], sibling: list[int], gain: list[float]) -> list[t
             continue
         while cut in used or cut in (free, sibling[free]):
             cut = next(growing, -1)
-        if cut < 0 or gain[cut] <= max(WORTH * loss[free], SAME):
+        if cut < 0 or gain[cut] <= max(GAIN_RATIO * loss[free], EQUAL_DISTANCE):
             break
         used |= {free, sibling[free], cut}
         swaps.append((free, sibling[free], cut))

@@ -18,7 +18,7 @@ from hirl.hierarchy.rows import Features, UnitRows
 FORMAT = "hirl prototype tree 1"
 BY_PATH = "by_path"  # the name of a tensor that only trees with `by_path` have in their files
 REDUCED = "reduced."  # how the names of tensors begin that only trees with `reduced` have
-ABSENT = -1  # the leaf of an image that is not in the tree
+NO_LEAF = -1  # the leaf of an image that is not in the tree
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,7 +66,7 @@ class PrototypeTree:
                     f"parents[{level}] must name a parent for each of the {len(self.prototypes[level])} nodes of "
                     f"level {level}, not {len(parents)}"
                 )
-        _check_ids(self.leaves, "leaves", len(self.prototypes[0]), lowest=ABSENT)
+        _check_ids(self.leaves, "leaves", len(self.prototypes[0]), lowest=NO_LEAF)
 
     def __repr__(self) -> str:
         return f"PrototypeTree(levels={self.levels}, dim={self.dim}, images={self.count})"
@@ -101,12 +101,12 @@ class PrototypeTree:
     def image_paths(self) -> Tensor:
         """(N, L): the path of every image, fine → coarse; −1 for images that are not in the tree."""
         paths = self.paths[self.leaves.clamp(min=0)]
-        return torch.where(self.leaves[:, None] == ABSENT, ABSENT, paths)
+        return torch.where(self.leaves[:, None] == NO_LEAF, NO_LEAF, paths)
 
     @cached_property
     def count(self) -> int:
         """Number of images in the tree: all but those without a leaf."""
-        return int((self.leaves != ABSENT).sum())
+        return int((self.leaves != NO_LEAF).sum())
 
     def path(self, leaf: int | Tensor) -> Tensor:
         """Return the nodes (…, L) from each leaf up to its root."""
@@ -114,7 +114,7 @@ class PrototypeTree:
         if leaves.device.type == "cpu" and leaves.numel():  # on a GPU, reading the values would make the caller wait
             lowest, highest = int(leaves.min()), int(leaves.max())
             if lowest < 0 or highest >= self.levels[0]:
-                if lowest == ABSENT and leaves.ndim:
+                if lowest == NO_LEAF and leaves.ndim:
                     raise ValueError("there is no leaf -1, which stands for an image not in the tree: use image_paths")
                 wrong = lowest if lowest < 0 else highest
                 raise ValueError(f"there is no leaf {wrong}: the tree has {self.levels[0]}, counted from 0")
@@ -136,7 +136,7 @@ class PrototypeTree:
         """Return the number of images (M_l,) of each node of a level."""
         self._check_level(level)
         nodes = self.image_paths[:, level]
-        return torch.bincount(nodes[nodes != ABSENT], minlength=self.levels[level])
+        return torch.bincount(nodes[nodes != NO_LEAF], minlength=self.levels[level])
 
     def assign(self, features: Features) -> Tensor:
         """Return the leaf (n,) of each row of `features` (n, D): the nearest one, or with `by_path` the best path's."""
@@ -151,45 +151,49 @@ class PrototypeTree:
     def assign_rows(self, rows: UnitRows) -> Tensor:
         """As `assign`, for rows that have been checked."""
         leaves = torch.empty(len(rows), dtype=torch.int64, device=rows.device)
-        levels = self.prototypes
-        if self.reduced is not None:
-            rows, levels = self.reduced.project(rows), self.reduced.prototypes
-        targets = self.path_sums(levels) if self.by_path else levels[0]
-        for found in nearest(rows, targets.to(rows.device).float()):
-            leaves[found.chunk] = found.which
+        rows = rows if self.reduced is None else self.reduced.project(rows)
+        for part in nearest(rows, self.targets().to(rows.device)):
+            leaves[part.chunk] = part.which
         return leaves
 
     def margins(self, features: Features, leaves: Tensor) -> Tensor:
-        """Return how sure each row of `features` (n, D) is of its node at every level (n, L), given its leaf (n,).
+        """Return the margin (n, L) of each row of `features` (n, D) at every level, given its leaf (n,).
 
-        That is by how much its own path is nearer, as `assign` compares, than the best path through another node of the
-        level, per level of the path; about 0 on a border, ∞ where there is no other node.
+        The margin is the score of the row's path, as `assign` compares, minus that of the best path through another
+        node of the level, per level of the path; about 0 on a border, ∞ where there is no other node.
         """
-        rows, levels = UnitRows(features), self.prototypes
-        if self.reduced is not None:
-            rows, levels = self.reduced.project(rows), self.reduced.prototypes
-        targets = (self.path_sums(levels) / len(levels) if self.by_path else levels[0].float()).to(rows.device)
+        rows = UnitRows(features)
+        rows = rows if self.reduced is None else self.reduced.project(rows)
+        targets, levels = self.mean_targets().to(rows.device), self.levels
         paths, leaves = self.paths.to(rows.device), leaves.to(rows.device)
         margins = torch.empty(len(rows), len(levels), device=rows.device)
         for chunk in rows.chunks(2 * len(targets)):
             scores = rows[chunk] @ targets.T  # (n, M_1)
             own = scores.gather(1, leaves[chunk, None])
             for level, nodes in enumerate(levels):
-                best = torch.full((len(scores), len(nodes)), -torch.inf, device=rows.device)
+                best = torch.full((len(scores), nodes), -torch.inf, device=rows.device)
                 best.scatter_reduce_(1, paths[:, level].expand_as(scores), scores, "amax")
                 best.scatter_(1, paths[leaves[chunk], level, None], -torch.inf)
                 margins[chunk, level] = own[:, 0] - best.amax(1)
         return margins
 
-    def path_sums(self, levels: tuple[Tensor, ...]) -> Tensor:
-        """Return the sum of the prototypes (M_l, D) of all levels on each leaf's path (M_1, D).
+    def targets(self) -> Tensor:
+        """Return what `assign` compares rows with, one row per leaf: (M_1, D), or (M_1, d) in the reduced space.
 
-        A row's product with it is the sum of its cosines with the path: one matrix product instead of one per level.
+        That is its prototype, or with `by_path` the sum of the prototypes on its path: a row's product with the sum is
+        the sum of its cosines with the path, in one matrix product instead of one per level.
         """
+        levels = self.prototypes if self.reduced is None else self.reduced.prototypes
+        if not self.by_path:
+            return levels[0].float()
         sums = levels[-1].float()
         for nodes, parents in zip(reversed(levels[:-1]), reversed(self.parents), strict=True):
             sums = nodes.float() + sums[parents]
         return sums
+
+    def mean_targets(self) -> Tensor:
+        """As `targets`, but the mean over the levels of a path, as confidence is measured by."""
+        return self.targets() / len(self.levels) if self.by_path else self.targets()
 
     def to(self, device: str | torch.device) -> PrototypeTree:
         """Return the tree on a device."""

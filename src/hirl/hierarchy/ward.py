@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hirl.hierarchy.rows import CHUNK_VALUES, CHUNK_VALUES_ELSEWHERE, accumulator
+from hirl.hierarchy.rows import accumulator, chunk_size
 
-# What decides between costs that are equal up to rounding: of a cost, and of one that is 0.
-TRACE, SMALLEST = 1e-9, 1e-13
+# Tie-breakers: relative, and absolute for costs of 0.
+TIE_RELATIVE, TIE_ABSOLUTE = 1e-9, 1e-13
 GOLDEN = 0.6180339887498949
 
 
@@ -87,17 +87,17 @@ def _sorted(pairs: Tensor, heights: Tensor, n: int) -> Merges:
 def _nearest(means: Tensor, weights: Tensor, ids: Tensor, some: Tensor) -> tuple[Tensor, Tensor]:
     """Return the place (n,) of the cluster that each of `some` (n,) is joined with at least cost, and the cost (n,).
 
-    A trace that depends on the sum of two numbers decides between equal costs, as of repeated rows: pairs of one sum
-    then choose each other, and half of the clusters find a partner at once.
+    A small term that depends on the sum of two numbers decides between equal costs, such as those of repeated rows:
+    pairs with the same sum then choose each other, and half of the clusters find a partner at once.
     """
     partner, cost = torch.empty_like(some), weights.new_empty(len(some))
     squares = means.square().sum(1)
-    step = max(1, CHUNK_VALUES.get(means.device.type, CHUNK_VALUES_ELSEWHERE) // len(means))
+    step = chunk_size(means.device, len(means))
     for start in range(0, len(some), step):
         chunk = some[start : start + step]
         added = torch.addmm(squares, means[chunk], means.T, alpha=-2).add_(squares[chunk, None]).clamp_(min=0)
         added *= weights * weights[chunk, None] / (weights + weights[chunk, None])
-        added += (added * TRACE + SMALLEST) * ((ids + ids[chunk, None]) * GOLDEN % 1)
+        added += (added * TIE_RELATIVE + TIE_ABSOLUTE) * ((ids + ids[chunk, None]) * GOLDEN % 1)
         added[torch.arange(len(chunk), device=some.device), chunk] = torch.inf
         cost[start : start + step], partner[start : start + step] = added.min(1)
     return partner, cost

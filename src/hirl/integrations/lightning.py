@@ -102,7 +102,7 @@ class SemanticPathsCallback(pl.Callback):
         kept, self._kept = self._kept, []
         if trainer.current_epoch + 1 < self.start_epoch:
             return
-        if not any(ranks.world().objects(bool(kept))):
+        if not any(ranks.world().gather_objects(bool(kept))):
             raise ValueError("the bank is empty: training_step must call self.paths(z0, index)")
         device = next(self._paths.parameters()).device
         none = (torch.empty(0, dtype=torch.int64), torch.empty(0, self._paths.dim, device=device))
@@ -118,7 +118,7 @@ class SemanticPathsCallback(pl.Callback):
         checkpoint: dict[str, Any],
     ) -> None:
         """Called by all processes, of which the first writes the file."""
-        every = ranks.world().objects([(index, rows.cpu()) for index, rows in self._kept])
+        every = ranks.world().gather_objects([(index, rows.cpu()) for index, rows in self._kept])
         checkpoint[BANK] = [pair for kept in every for pair in kept]
 
     def on_load_checkpoint(

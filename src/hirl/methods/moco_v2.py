@@ -160,11 +160,11 @@ class MoCoV2(Method):
         """
         world = ranks.world()
         if self.bn_splits == 1 or not self.training:
-            return world.joined(full_precision(self.embed(images)))
-        all_images = world.joined(images)
-        order = world.first(upload(torch.randperm(len(all_images)), images.device))
+            return world.gather(full_precision(self.embed(images)))
+        all_images = world.gather(images)
+        order = world.broadcast(upload(torch.randperm(len(all_images)), images.device))
         mine = all_images[world.share(order)]
-        return world.joined(full_precision(self.embed(mine)))[order.argsort()]
+        return world.gather(full_precision(self.embed(mine)))[order.argsort()]
 
     def embed(self, images: Tensor) -> Tensor:
         z0: Tensor = self.key(images.contiguous(memory_format=torch.channels_last))

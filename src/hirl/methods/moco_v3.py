@@ -130,7 +130,7 @@ class MoCoV3(Method):
         queries = [full_precision(self.predictor(output)) for output in outputs]
         with torch.no_grad():
             keys = self.key(views)
-            all_keys = [ranks.world().joined(key) for key in keys]  # 2 × (ranks · B, D)
+            all_keys = [ranks.world().gather(key) for key in keys]  # 2 × (ranks · B, D)
         first, first_accuracy = contrast(queries[0], all_keys[1], self.temperature)
         second, second_accuracy = contrast(queries[1], all_keys[0], self.temperature)
         return Output(

@@ -174,7 +174,7 @@ class SwAV(Method):
             loss = cross_view_entropy(cosines / self.temperature, targets)
         if self.training and self.queue_length and step >= self._queue_start:
             crops = units[: 2 * images].detach().unflatten(0, (2, images))
-            self._new_embeddings.append(ranks.world().joined(crops.transpose(0, 1)))  # (ranks · B, 2, D)
+            self._new_embeddings.append(ranks.world().gather(crops.transpose(0, 1)))  # (ranks · B, 2, D)
         return Output(
             loss=loss,
             z0=z0[:images],

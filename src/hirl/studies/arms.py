@@ -11,7 +11,7 @@ from typing import Any
 from hirl.claims import share_tasks
 from hirl.config import to_plain
 from hirl.config.parser import load
-from hirl.hierarchy.builder import TreeBuilder
+from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.settings import Hierarchy
 from hirl.processes import process_count
 from hirl.runs.folder import RunFolder
@@ -61,6 +61,7 @@ def change(
         settings = {**settings, "builder": {"class_path": named, "init_args": {}}}
     for name, value in sorted(settings.items(), key=lambda setting: setting[0].startswith(BUILDER)):
         if name.startswith(BUILDER):
+            plain["builder"] = plain["builder"] or to_plain(HierarchicalKMeans())
             plain["builder"]["init_args"][name.removeprefix(BUILDER)] = to_plain(value)
         elif name in SETTINGS:
             plain[name] = to_plain(value)

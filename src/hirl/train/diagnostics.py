@@ -11,7 +11,7 @@ from hirl.data.loader import EvaluationLoader
 from hirl.features.forward_pass import collected_outputs
 from hirl.features.view_cache import CachedFeatureLoader
 from hirl.hierarchy.rows import UnitRows
-from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.hierarchy.tree import NO_LEAF, PrototypeTree
 from hirl.methods.base import Method
 from hirl.ranks import Ranks
 from hirl.runs.metrics import (
@@ -82,7 +82,7 @@ def bank_agreement(
     index, z0 = collected_outputs(method, mine, apply=method.embed, width=method.dim)
     stored = tree.image_paths[index.to(tree.device)]  # (n, L)
     same = stored == tree.path(tree.assign(z0).to(tree.device))
-    inside = stored[:, 0] != ABSENT
+    inside = stored[:, 0] != NO_LEAF
     counts = torch.stack((same[inside, 0].sum(), same[inside, -1].sum(), inside.sum()))
     leaf, coarsest, compared = ranks.sum(counts).tolist()
     return {BANK_AGREEMENT.name: leaf / max(1, compared), BANK_AGREEMENT_COARSEST.name: coarsest / max(1, compared)}

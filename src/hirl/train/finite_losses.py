@@ -38,5 +38,6 @@ class FiniteLosses:
         if not bad.any():  # the only point where the device is waited for
             return
         step, loss, index = unchecked[int(bad.nonzero()[0])]
-        found = [share for share in self.ranks.objects((float(loss), index.tolist())) if not math.isfinite(share[0])]
+        shares = self.ranks.gather_objects((float(loss), index.tolist()))
+        found = [share for share in shares if not math.isfinite(share[0])]
         raise NotFinite(step, found[0][0], torch.tensor([image for _, images in found for image in images]))

@@ -198,7 +198,7 @@ class Loop:
             if self.bank is not None:
                 self.bank.collect(part.index, losses.target_z0, self.step + 1)
             if sum(map(len, self._sample)) < SAMPLE_SIZE:
-                self._sample.append(self.ranks.joined(losses.z0.float()))
+                self._sample.append(self.ranks.gather(losses.z0.float()))
 
     def _set_rates(self) -> dict[str, float]:
         rates, peak = self.method.rates(self.step), self.method.peak_lr

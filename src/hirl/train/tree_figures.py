@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hirl.hierarchy.tree import ABSENT, PrototypeTree
+from hirl.hierarchy.tree import NO_LEAF, PrototypeTree
 from hirl.metrics.agreement import purity
 from hirl.runs.metrics import MOVED_LEAVES, PURITY
 
@@ -24,7 +24,7 @@ class TreeFigures:
         the most frequent class of their node.
         """
         paths = tree.image_paths.cpu()
-        leaves, present = paths[:, 0], paths[:, 0] != ABSENT
+        leaves, present = paths[:, 0], paths[:, 0] != NO_LEAF
         figures: dict[str, float] = {}
         if not anew and self._leaves is not None and len(self._leaves) == len(leaves):
             moved = (leaves != self._leaves) & present

@@ -47,7 +47,7 @@ def predict(
             found, _ = detector(padded(batch, detector.multiple), [size])
         mine += results(found[0], size, images.images[place], images)
         progress("detection: test", done, len(places))
-    joined = [one for part in ranks.world().objects(mine) for one in part]
+    joined = [one for part in ranks.world().gather_objects(mine) for one in part]
     return sorted(joined, key=lambda one: one["image_id"])  # stable: the score still falls within an image
 
 

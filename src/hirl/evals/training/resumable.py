@@ -126,7 +126,7 @@ class ResumableTraining(ABC, Generic[Piece]):
                 self._save(steps, None)
         if world.size > 1:  # the statistics of batch norm may differ in their last digits
             for buffer in self.network.buffers():
-                buffer.copy_(world.first(buffer))
+                buffer.copy_(world.broadcast(buffer))
         self.network.eval()
 
     def check_parts(self, batch_size: int) -> None:

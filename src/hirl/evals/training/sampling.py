@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.draws import permutation
+from hirl.hierarchy.groups import place_in_group
 from hirl.seeds import SAMPLING_EPOCH
 
 
@@ -47,12 +48,7 @@ def held_out(labels: Tensor, share: float, *, seed: int) -> Tensor:
 def _place_in_class(labels: Tensor, seed: int) -> Tensor:
     """(N,): the image's rank, from 0, in a random order of its class."""
     order = torch.from_numpy(permutation(seed, SAMPLING_EPOCH, len(labels)))
-    order = order[labels[order].argsort(stable=True)]  # by class, in random order within
-    counts = torch.bincount(labels)
-    starts = counts.cumsum(0) - counts
-    place = torch.empty_like(labels)
-    place[order] = torch.arange(len(labels)) - starts[labels[order]]
-    return place
+    return place_in_group(labels, order)
 
 
 def find_listed(images: ImageSet, wanted: Sequence[str]) -> Tensor:

@@ -77,7 +77,7 @@ class Supervision:
             found = torch.stack([rows.argmax(1) for rows in logits], dim=1).cpu()
             mine.append((found[batch.readable], batch.index.cpu()[batch.readable]))
             subject.progress(f"{self.task}: test", done + 1, len(loader))
-        every = [part for parts in ranks.world().objects(mine) for part in parts]
+        every = [part for parts in ranks.world().gather_objects(mine) for part in parts]
         index = torch.cat([part[1] for part in every])
         order = index.argsort()
         return torch.cat([part[0] for part in every])[order], index[order]
