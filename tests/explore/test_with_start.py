@@ -28,7 +28,7 @@ def adapted(runs: dict[str, Run], tmp_path: Path) -> Run:
     """A run as if it had adapted an encoder, which is its own here."""
     run = Run(shutil.copytree(runs["hirl"].folder, tmp_path / "run"))
     shutil.copy(run.encoder_file, run.start_file)
-    run.adaptation_file.write_text(json.dumps({"silhouette of 4 clusters": [0.1, 0.25]}))
+    run.adaptation_file.write_text(json.dumps({"silhouette of 4 clusters": [0.1, 0.25, 0.05]}))
     run.record_origin(ORIGIN)
     return run
 
@@ -53,7 +53,7 @@ def test_two_pages_in_one(
     for place in range(2):
         expect(page.frame_locator("iframe").nth(place).locator("h1, h2").first).to_be_visible()
     page.locator("#figures summary").click()
-    expect(page.locator("#figures tbody td")).to_have_text(["silhouette of 4 clusters", "0.100", "0.250"])
+    expect(page.locator("#figures tbody td")).to_have_text(["silhouette of 4 clusters", "0.100", "0.250", "0.050"])
     assert problems == []
     context.close()
     assert main(given) == 0  # again, into the same folder
@@ -75,4 +75,4 @@ def test_pages_say_where_the_weights_come_from(adapted: Run, capsys: pytest.Capt
     assert f"started from {ORIGIN}" in capsys.readouterr().out
     page = (adapted.folder / "page" / "index.html").read_text()
     assert "Started from weights of \\u003cb>somebody\\u003c/b>, licence MIT, trained with labels" in page
-    assert '"adaptation":{"silhouette of 4 clusters":["0.100","0.250"]}' in page
+    assert '"adaptation":{"silhouette of 4 clusters":["0.100","0.250","0.050"]}' in page

@@ -182,11 +182,10 @@ def test_encoders_that_are_equally_good_have_no_winner() -> None:
     groups = torch.arange(120) % 8
     winners = differ = 0
     for seed in range(10):
-        sides = compare_with_start(
-            *(noisy_rows(groups, 0.6, 2 * seed + side) for side in (0, 1)), groups[:, None], (16, 8), seed=seed
-        )
+        start, adapted = (noisy_rows(groups, 0.6, 2 * seed + side) for side in (0, 1))
+        sides = compare_with_start(start, adapted, groups[:, None], (16, 8), seed=seed)
         winners += "Neither" not in comparison_text(sides)
-        differ += sum(abs(start - adapted) >= 0.01 for start, adapted, _ in sides.values())
+        differ += sum(abs(before - after) >= 0.01 for before, after, _ in sides.values())
     assert winners <= 3
     assert differ >= 30
 

@@ -138,7 +138,7 @@ class RunFolder:
     def adaptation(self) -> dict[str, Any] | None:
         """By name of a figure, (start, adapted, least difference that counts).
 
-        None if no encoder was adapted, the run is not finished, or the file is damaged or of an earlier format.
+        None if no encoder was adapted, the run is not finished, or the file is damaged.
         """
         try:
             found = read_json(self.adaptation_file)
