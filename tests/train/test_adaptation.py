@@ -17,6 +17,7 @@ from torch import nn
 from hirl import Hierarchy, Run, pretrain
 from hirl.cli.main import main
 from hirl.data import Shapes, open_images
+from hirl.data.sources.images_in_memory import in_memory
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import make_backbone
 from hirl.encoders.encoder_file import EncoderMetadata, save_encoder
@@ -67,13 +68,14 @@ def images() -> Shapes:
     return Shapes(images=96, size=16, cache=False)
 
 
+@pytest.mark.parametrize("step", [0, 1])  # files of one size are read into memory
 @pytest.mark.parametrize(("unfreeze", "size"), [(0, 224), (1, 96)])
 def test_a_frozen_encoder_sees_files_as_large_as_pages_without_a_run_do(
-    unfreeze: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unfreeze: int, size: int, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "photos").mkdir()
     for place in range(24):
-        Image.new("RGB", (40, 30 + place), (place, 0, 0)).save(tmp_path / "photos" / f"{place}.png")
+        Image.new("RGB", (40, 30 + step * place), (place, 0, 0)).save(tmp_path / "photos" / f"{place}.png")
 
     class Built(Exception):  # noqa: N818
         pass
@@ -86,7 +88,8 @@ def test_a_frozen_encoder_sees_files_as_large_as_pages_without_a_run_do(
         pretrain(tmp_path / "photos", out=tmp_path / "run", unfreeze=unfreeze, accelerator="cpu")
     if not unfreeze:
         encoder = open_encoder("tf_efficientnet_lite0")
-        assert preprocessing_for(encoder, open_images(tmp_path / "photos")).size == size
+        for images in (open_images(tmp_path / "photos"), in_memory(open_images(tmp_path / "photos"))):
+            assert preprocessing_for(encoder, images).size == size
 
 
 def method(kind: type[Method] = MoCoV2) -> Method:

@@ -30,7 +30,7 @@ def measure_threshold(collection: Collection, *, device: str | None = None) -> f
     encoder = collection.encoder
     if encoder is None:
         raise ValueError("a file of features has no encoder to measure the threshold with: give it with --threshold")
-    size = encoder.size_for(collection.images.default_size)
+    size = encoder.default_size(collection.images)
     channels = collection.images.channels
     random = np.random.default_rng(0)
     chosen = np.sort(random.choice(len(collection), min(MEASURED, len(collection)), replace=False)).tolist()

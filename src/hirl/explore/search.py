@@ -56,7 +56,7 @@ def query_representations(
         raise ValueError(NO_ENCODER)
     if collection.images.pixels is not None:  # images in memory are resized differently from files
         query = in_memory(query)
-    size = encoder.size_for(collection.images.default_size)
+    size = encoder.default_size(collection.images)
     preprocessing = preprocessing_for(encoder, query, image_size=size, device=find_device(device), workers=0)
     extractor = Extractor(encoder, preprocessing, method=method)
     return extractor.representations(query)[0] if encoder.has_heads else extractor.features(query)

@@ -98,7 +98,7 @@ def export_encoder(
         collection = _open_images(source, encoder, levels=levels, given=given)
         assert collection.encoder is not None
         opened, tree, identity = collection.encoder, collection.tree, collection.tree_id
-        image_size, channels = opened.size_for(collection.images.default_size), collection.images.channels
+        image_size, channels = opened.default_size(collection.images), collection.images.channels
     else:
         if encoder is not None:
             raise ValueError(f"encoder is {encoder!r}, but must not be given here: {source} is itself an encoder")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hirl.data.sources.image_set import ImageSet
 from hirl.encoders.backbones import UnknownBackbone, make_backbone, patch_size
 from hirl.encoders.checkpoints import HF_FILES, is_hugging_face_folder, read_checkpoint
 from hirl.encoders.embedded import DEFAULT_ENCODER
@@ -62,6 +63,10 @@ class Encoder:
         if self.image_size is not None or self.format is None:
             return self.image_size or side
         return self.format.size_for(side, patch=patch_size(self.network) or 1)
+
+    def default_size(self, images: ImageSet) -> int:
+        """The side at which the encoder sees images by default, whether they are in memory or not."""
+        return self.size_for(images.default_size if self.format is None else images.pretrained_size)
 
     @property
     def has_heads(self) -> bool:

@@ -68,7 +68,7 @@ def preprocessing_for(
     check_workers(workers)
     if image_size is not None and image_size < 1:
         raise ValueError(f"image_size is {image_size}, but must be at least 1; leave it out for the default")
-    size = image_size or encoder.size_for(images.default_size)
+    size = image_size or encoder.default_size(images)
     normal = choose_normalisation(images, encoder.mean or _tuple(mean), encoder.std or _tuple(std))
     form = encoder.format
     resize = interpolation or ("bilinear" if form is None else form.interpolation)

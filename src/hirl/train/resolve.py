@@ -104,7 +104,7 @@ def _side_for_start(given: GivenSettings, data: TrainingImages) -> int:
     A frozen encoder processes each image only a few times, so images are as large as on a page without a run: smaller
     ones would make the run's tree worse than that page's. Blocks that train process all images in every epoch.
     """
-    return data.typical_side() if given.unfreeze else data.images.default_size
+    return data.typical_side() if given.unfreeze else data.images.pretrained_size
 
 
 def _settings(

@@ -72,6 +72,11 @@ class ImageSet(ABC):
         """The side in pixels of views and evaluation images by default: that of small images in memory, else 224."""
         return LARGE_IMAGE_SIZE if self.pixels is None else int(min(self.pixels.shape[-2:]))
 
+    @property
+    def pretrained_size(self) -> int:
+        """The side for an encoder trained elsewhere: that of arrays of small images, else 224, even for small files."""
+        return self.default_size
+
     def path(self, index: int) -> str:
         """The origin of an image: its file's path if there is one."""
         return f"{self.name}[{index}]"
@@ -119,6 +124,10 @@ class Subset(ImageSet):
     @property
     def has_files(self) -> bool:
         return self._images.has_files
+
+    @property
+    def pretrained_size(self) -> int:
+        return self._images.pretrained_size
 
     def path(self, index: int) -> str:
         return self._images.path(int(self._chosen[index]))

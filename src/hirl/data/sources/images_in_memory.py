@@ -29,6 +29,10 @@ class ImagesInMemory(ArrayImages):
     def has_files(self) -> bool:
         return self._images.has_files
 
+    @property
+    def pretrained_size(self) -> int:
+        return self._images.pretrained_size
+
     def path(self, index: int) -> str:
         return self._images.path(index)
 
