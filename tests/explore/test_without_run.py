@@ -62,8 +62,57 @@ def test_five_commands_compute_the_features_once(
     assert features.stat().st_mtime_ns == written
     assert {path.name for path in WORK.iterdir()} == {
         "features", "tree", "tree.safetensors", "tree_images.json", "search", "duplicates", "sample_5.txt", "tsne",
+        "belongs_to.json",
     }  # fmt: skip
     assert not any(path.is_dir() for path in Path("my photos").iterdir())  # nothing is written among the images
+
+
+def test_folders_of_the_same_name_have_trees_of_their_own(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(pictures / "my photos", "small")
+    shutil.copytree(pictures / "my photos", "other/small")
+    shutil.copytree(pictures / "my photos", "deep/other/small")
+    for name in ("00 <b>.png", "01 <b>.png"):
+        Path("other/small", name).unlink()
+    encoder = ("--encoder", "random:resnet10t", "--workers", "0")
+
+    def place(*arguments: object) -> str:
+        assert run_line("search", *arguments, "small/03 <b>.png", *encoder) == 0
+        return capsys.readouterr().out.partition("written to runs/")[2].partition("/")[0]
+
+    first = "small-random-resnet10t"
+    assert place("small") == first
+    kept = (Path("runs") / first / "tree_images.json").read_bytes()
+    assert place("other/small") == f"other-{first}"
+    assert place("deep/other/small").startswith(f"{first}-")
+    assert place(tmp_path / "small") == first  # by its full path
+    assert place("other/small") == f"other-{first}"
+    assert (Path("runs") / first / "tree_images.json").read_bytes() == kept
+    shutil.copytree("small", "elsewhere/small")
+    assert place("elsewhere/small") == f"elsewhere-{first}"
+    shutil.rmtree("runs/elsewhere-" + first)
+    shutil.rmtree("small")
+    shutil.copytree("elsewhere/small", "moved/small")
+    from hirl.explore.work_folders import work_folder
+
+    assert work_folder("moved/small", "random:resnet10t") == Path("runs") / first
+
+
+def test_weights_of_the_same_name_have_folders_of_their_own(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hirl.explore.work_folders import claim, work_folder
+
+    monkeypatch.chdir(tmp_path)
+    for folder in ("one", "two"):
+        Path(folder).mkdir()
+        Path(folder, "r18.pth").write_bytes(folder.encode())
+    images = pictures / "my photos"
+    claim(work_folder(images, "one/r18.pth"), images, "one/r18.pth")
+    assert work_folder(images, "one/r18.pth") == Path("runs/my-photos-r18.pth")
+    assert work_folder(images, "two/r18.pth") == Path("runs/my-photos-two-r18.pth")
 
 
 def test_features_in_a_file_find_their_images_from_elsewhere(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,8 @@ from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.explore.collection_tree import CollectionSource, collection_tree, tree_origin
 from hirl.explore.kept_tree import keep_tree, tree_id
 from hirl.explore.readable import unreadable_images, without_features
-from hirl.explore.subjects import subject_kind, work_folder
+from hirl.explore.subjects import subject_kind
+from hirl.explore.work_folders import claim, work_folder
 from hirl.features.embedding import Embedding, embed_images, embed_without_heads
 from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import FeatureCache
@@ -155,7 +156,8 @@ def open_collection(
             files = [images.path(index) for index in rows.tolist()]
             anew = anew or levels is not None
             sha256 = source.encoder.sha256
-            kept, changes = keep_tree(source.kept_in, sha256, files, z[0], lambda: build()[0], anew=anew)
+            root = os.fspath(subject) if isinstance(subject, str | os.PathLike) else ""
+            kept, changes = keep_tree(source.kept_in, sha256, files, z[0], lambda: build()[0], anew=anew, root=root)
             made, identity, note = kept.tree, kept.identity, tree_origin(source, kept.tree) + changes
     return Collection(
         name=source.name,
@@ -195,10 +197,15 @@ def _open_source(
     opened = open_encoder(subject if kind == "run" else encoder or DEFAULT_ENCODER, method=method)
     request = request_images(opened, data if kind == "run" else subject, split=split)
     folder = work_folder(subject, encoder) if kind == "images" or opened.run is None else opened.run.folder
+    if kind == "images":
+        make_folder = partial(claim, folder, subject, encoder)
+    else:
+        make_folder = partial(folder.mkdir, parents=True, exist_ok=True)
     images, embedding = _encode(
         opened,
         request,
-        folder,
+        folder / "features",
+        make_folder,
         levels=levels,
         method=method,
         trained_on=data is None and split is None,
@@ -244,6 +251,7 @@ def _encode(
     encoder: Encoder,
     request: ImageRequest,
     folder: Path,
+    make_folder: Callable[[], None],
     *,
     levels: Sequence[int] | None,
     method: str | type[Method] | None,
@@ -252,7 +260,7 @@ def _encode(
     workers: int | None,
     progress: Progress,
 ) -> tuple[ImageSet, Embedding]:
-    """Embed all images, or read their features if the folder's features/ already has them."""
+    """Embed all images, or read their features if the folder already has them."""
     with warnings.catch_warnings():  # the collection reports unreadable images itself
         warnings.filterwarnings("ignore", message=".*could not be read")
         images = request.train()
@@ -261,8 +269,8 @@ def _encode(
         preprocessing = preprocessing_for(encoder, images, device=device, workers=workers)
         if encoder.provenance is not None and progress is not no_progress:
             print(describe(encoder, preprocessing))
-        folder.mkdir(parents=True, exist_ok=True)
-        cache = FeatureCache(folder / "features")
+        make_folder()  # not before the images are found
+        cache = FeatureCache(folder)
         extractor = Extractor(encoder, preprocessing, cache, method=method, progress=progress)
         if encoder.run is None or encoder.has_heads:
             return images, embed_images(extractor, images)
