@@ -56,6 +56,7 @@ class Collection:
     unreadable  the images left out
     encoder     the opened encoder of the run or the images; None for a file of features
     kept_id     id of a tree that is kept and updated: the one it got when it was built
+    cache       the folder that keeps what is computed about these images; None for a file of features
     """
 
     name: str
@@ -69,6 +70,7 @@ class Collection:
     unreadable: tuple[BadImage, ...]
     encoder: Encoder | None
     kept_id: str | None = None
+    cache: Path | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -171,6 +173,7 @@ def open_collection(
         unreadable=unreadable,
         encoder=source.encoder,
         kept_id=identity,
+        cache=source.cache,
     )
 
 
@@ -215,7 +218,7 @@ def _open_source(
     )
     path = folder if kind == "run" else Path(images.name)
     kept_in = folder if opened.run is None else None
-    return CollectionSource(path, path.resolve().name, images, embedding, opened, kept_in)
+    return CollectionSource(path, path.resolve().name, images, embedding, opened, kept_in, folder / "features")
 
 
 def _readable_rows(source: CollectionSource, progress: Progress) -> tuple[Tensor, tuple[BadImage, ...]]:

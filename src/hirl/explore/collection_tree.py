@@ -23,6 +23,7 @@ class CollectionSource(NamedTuple):
 
     path     as the user gave it
     kept_in  the folder that keeps the tree of images without a run
+    cache    the folder of the features
     """
 
     path: Path
@@ -31,6 +32,7 @@ class CollectionSource(NamedTuple):
     embedding: Embedding
     encoder: Encoder | None = None
     kept_in: Path | None = None
+    cache: Path | None = None
 
 
 def collection_tree(

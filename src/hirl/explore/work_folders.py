@@ -46,8 +46,9 @@ def work_folder(images: Any, encoder: Any = None) -> Path:
     others = _owner_in(_folder(within, name, by, of_start))
     places = [_folder(within, name, by, of_start)]
     if others is not None:
-        longer = _with_parent(name) if others.images != own.images else name, (
-            _with_parent(by) if others.encoder not in (None, own.encoder) else by
+        longer = (
+            _with_parent(name) if others.images != own.images else name,
+            (_with_parent(by) if others.encoder not in (None, own.encoder) else by),
         )
         places.append(_folder(within, *longer, of_start))
     else:
