@@ -22,6 +22,7 @@ from torch import Tensor
 from hirl.data.sources import open_images
 from hirl.data.sources.image_set import BadImage, ImageSet, Subset
 from hirl.encoders.embedded import DEFAULT_ENCODER
+from hirl.encoders.published import NoWeights
 from hirl.explore.collection_tree import CollectionSource, collection_tree, tree_origin
 from hirl.explore.kept_tree import keep_tree, tree_id
 from hirl.explore.readable import unreadable_images, without_features
@@ -83,6 +84,12 @@ class Collection:
     def paths(self) -> list[str]:
         """The file of every image, or its name in a set without files."""
         return [self.images.path(index) for index in range(len(self))]
+
+    @property
+    def short_note(self) -> str:
+        """The note on the tree without the source of the weights, which is printed when features are computed."""
+        known = None if self.encoder is None else self.encoder.provenance
+        return self.tree_note.replace(f" ({known})", "")
 
     @property
     def tree_id(self) -> str:
@@ -197,7 +204,10 @@ def _open_source(
         raise ValueError(f"data is {data!r}, but must not be given here: {subject} is itself a set of images")
     if kind == "features":
         return _open_file(Path(subject).expanduser(), data, split)  # type: ignore[arg-type]
-    opened = open_encoder(subject if kind == "run" else encoder or DEFAULT_ENCODER, method=method)
+    try:
+        opened = open_encoder(subject if kind == "run" else encoder or DEFAULT_ENCODER, method=method)
+    except NoWeights as error:
+        raise ValueError(error.advise("--encoder FILE")) from error
     request = request_images(opened, data if kind == "run" else subject, split=split)
     folder = work_folder(subject, encoder) if kind == "images" or opened.run is None else opened.run.folder
     if kind == "images":
