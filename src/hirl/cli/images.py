@@ -62,7 +62,9 @@ def run(config: Namespace) -> None:
         if unreadable:
             counted = torch.ones(len(images), dtype=torch.bool)
             counted[[bad.index for bad in unreadable]] = False
+            name = images.name
             images = Subset(images, counted.nonzero().flatten())
+            images.name = name
         if len(images) == 0:
             raise ValueError(f"none of the images of {config.source} can be read: there is nothing to draw")
         save_sheet(class_sheet(images, tile=config.tile, columns=config.columns, skipped=skipped), config.out)
