@@ -105,14 +105,14 @@ def test_folders_of_the_same_name_have_trees_of_their_own(
 def test_weights_of_the_same_name_have_folders_of_their_own(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hirl.explore.work_folders import claim, work_folder
+    from hirl.explore.work_folders import take_folder, work_folder
 
     monkeypatch.chdir(tmp_path)
     for folder in ("one", "two"):
         Path(folder).mkdir()
         Path(folder, "r18.pth").write_bytes(folder.encode())
     images = pictures / "my photos"
-    claim(work_folder(images, "one/r18.pth"), images, "one/r18.pth")
+    take_folder(work_folder(images, "one/r18.pth"), images, "one/r18.pth")
     assert work_folder(images, "one/r18.pth") == Path("runs/my-photos-r18.pth")
     assert work_folder(images, "two/r18.pth") == Path("runs/my-photos-two-r18.pth")
 

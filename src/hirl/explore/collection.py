@@ -27,7 +27,7 @@ from hirl.explore.collection_tree import CollectionSource, collection_tree, tree
 from hirl.explore.kept_tree import keep_tree, tree_id
 from hirl.explore.readable import unreadable_images, without_features
 from hirl.explore.subjects import subject_kind
-from hirl.explore.work_folders import claim, work_folder
+from hirl.explore.work_folders import take_folder, work_folder
 from hirl.features.embedding import Embedding, embed_images, embed_without_heads
 from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import FeatureCache
@@ -211,7 +211,7 @@ def _open_source(
     request = request_images(opened, data if kind == "run" else subject, split=split)
     folder = work_folder(subject, encoder) if kind == "images" or opened.run is None else opened.run.folder
     if kind == "images":
-        make_folder = partial(claim, folder, subject, encoder)
+        make_folder = partial(take_folder, folder, subject, encoder)
     else:
         make_folder = partial(folder.mkdir, parents=True, exist_ok=True)
     images, embedding = _encode(

@@ -69,7 +69,7 @@ def work_folder(images: Any, encoder: Any = None) -> Path:
     )
 
 
-def claim(folder: Path, images: Any, encoder: Any) -> None:
+def take_folder(folder: Path, images: Any, encoder: Any) -> None:
     """Make the folder, and note in it what it belongs to."""
     folder.mkdir(parents=True, exist_ok=True)
     own = owner_of(images, encoder)
