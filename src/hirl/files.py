@@ -157,6 +157,11 @@ def check_parent(path: Path) -> None:
         raise ValueError(f"cannot write {str(path)!r}: the folder {str(path.parent)!r} does not exist")
     if not os.access(path.parent, os.W_OK):
         raise ValueError(f"cannot write {str(path)!r}: you may not write to the folder {str(path.parent)!r}")
+    try:
+        tempfile.TemporaryFile(dir=path.parent).close()
+    except OSError as error:  # a file system that is read-only, or has no files of users
+        why = error.strerror or type(error).__name__
+        raise ValueError(f"cannot write {str(path)!r}: no file can be made in {str(path.parent)!r} ({why})") from error
 
 
 def _to_disk(path: Path) -> None:

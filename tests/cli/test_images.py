@@ -5,11 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from hirl.cli.main import main
+from hirl.data import ImageSet, open_images
+from hirl.explore import class_sheet
+from hirl.explore.class_sheet import _title as class_sheet_title
 
 
 def test_images_lists_the_classes_of_a_folder(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -25,9 +30,32 @@ def test_images_lists_the_classes_of_a_folder(photos: Path, capsys: pytest.Captu
     assert "exists already" in capsys.readouterr().err
 
 
-def test_unreadable_images_are_crossed_out_and_listed(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sheet_shows_and_counts_readable_images(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (photos / "cats" / "tabby" / "1.png").write_bytes(b"broken")
+    drawn: list[int] = []
+
+    def sheet_of(images: ImageSet, **_options: Any) -> Image.Image:
+        drawn.append(len(images))
+        return Image.new("RGB", (8, 8))
+
+    monkeypatch.setattr("hirl.explore.class_sheet", sheet_of)
     assert main(["images", str(photos), "--out", str(photos.parent / "sheet.png")]) == 0
+    assert drawn == [8]
+
+
+def test_a_sheet_without_labels_has_no_band_for_names(tmp_path: Path) -> None:
+    (tmp_path / "flat").mkdir()
+    for number in range(60):
+        Image.new("RGB", (20, 20), "red").save(tmp_path / "flat" / f"{number}.png")
+    sheet = np.asarray(class_sheet(open_images(tmp_path / "flat")))
+    red = (sheet == (255, 0, 0)).all(2)
+    assert red.any(0).argmax() == 16  # the margin
+    assert class_sheet_title(open_images(tmp_path / "flat"), 48) == "flat: 48 of 60 images"
+
+
+def test_unread_unreadable_images_are_crossed_out_and_listed(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (photos / "cats" / "tabby" / "1.png").write_bytes(b"broken")
+    assert main(["images", str(photos), "--unread", "--out", str(photos.parent / "sheet.png")]) == 0
     shown = capsys.readouterr().out
     assert "Unreadable images, crossed out on the sheet: 1" in shown
     assert "tabby/1.png" in shown

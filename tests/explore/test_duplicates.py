@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +14,12 @@ from PIL import Image, ImageEnhance
 
 from hirl import Run
 from hirl.data import Shapes
-from hirl.explore.collection import open_collection
+from hirl.explore import copy_threshold, duplicates
+from hirl.explore.collection import Collection, open_collection
 from hirl.explore.copy_threshold import measure_threshold
+from hirl.explore.duplicate_lists import duplicate_gallery, duplicate_rows
 from hirl.explore.duplicates import DuplicateGroup, find_duplicates
+from hirl.explore.sample import without_copies
 
 COUNT = 30
 
@@ -95,6 +100,47 @@ def test_copies_are_found_whatever_the_encoder_makes_of_them(tmp_path: Path) -> 
         "21.png": [("21 cropped.png", "near")],
         "blank.png": [("blank, another file.png", "pixels")],
     }
+    groups = find_duplicates(collection, 0.99)
+    near = [copy for group in groups for copy in group.copies if copy.kind == "near"]
+    assert {copy.by for copy in near} == {"details"}
+    assert all(copy.details >= 0.98 and copy.cosine < 0.99 for copy in near)
+    rows = [row for row in duplicate_rows(collection, groups) if row["kind"] == "near"]
+    assert all(row["by"] == "details" and row["details"] >= 0.98 for row in rows)
+    captions = [tile.caption for group in duplicate_gallery(collection, groups) for tile in group.tiles]
+    assert sum("near, details 0.9" in caption or "near, details 1.0" in caption for caption in captions) == len(near)
+
+
+def test_details_and_threshold_are_computed_once(
+    runs: dict[str, Run], pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened() -> Collection:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return open_collection(runs["hirl"], pictures, device="cpu", quiet=True)
+
+    monkeypatch.setattr(duplicates, "_image_details", counted := Counting(duplicates._image_details))
+    monkeypatch.setattr(copy_threshold, "_measured", measured := Counting(copy_threshold._measured))
+    kept, how = without_copies(opened())
+    before = counted.calls
+    assert before > COUNT
+    assert measured.calls == 1
+    again, _ = without_copies(opened())
+    assert again.tolist() == kept.tolist()
+    assert (counted.calls, measured.calls) == (before, 1)
+    with Image.open(pictures / "20.png") as image:
+        image.transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(pictures / "20.png")
+    without_copies(opened())
+    assert counted.calls == before + 1
+    assert how == "as hirl duplicates finds them"
+
+
+class Counting:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.calls = function, 0
+
+    def __call__(self, *arguments: Any) -> Any:
+        self.calls += 1
+        return self.function(*arguments)
 
 
 def test_mistakes(runs: dict[str, Run], pictures: Path) -> None:

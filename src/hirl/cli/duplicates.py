@@ -50,7 +50,8 @@ def run(config: Namespace) -> None:
         folder = output_folder(config, "duplicates")
     collection = open_from_options(config)
     if config.threshold is None:
-        threshold = measure_threshold(collection, device=config.device)
+        with progress_bars() as progress:
+            threshold = measure_threshold(collection, device=config.device, progress=progress)
         why = (
             f"Threshold {threshold:.4f}: 95 % of mildly altered copies (recompressed, halved in size, brightened by "
             "10 %, cropped by 2 %) have features of at least this cosine"
@@ -65,7 +66,9 @@ def run(config: Namespace) -> None:
         if not only_list:
             _write_page(collection, groups, lists, folder, why, overwrite=config.overwrite, progress=progress)
     kinds: list[str] = [copy.kind for group in groups for copy in group.copies]
+    alone = sum(copy.kind == "near" and copy.by == "details" for group in groups for copy in group.copies)
     counts = ", ".join(f"{kind} {kinds.count(kind):,}" for kind in get_args(Kind))
+    counts += f", {alone:,} of these by details alone" if alone else ""
     several = "" if len(groups) == 1 else "s"
     print(
         f"{len(kinds):,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} group{several}"
@@ -90,6 +93,7 @@ def _write_page(
 ) -> None:
     """Write the page of the groups, with the lists in the same folder."""
     from hirl.explore.duplicate_lists import COLUMNS, duplicate_gallery
+    from hirl.explore.duplicates import AGREEMENT, CERTAIN
     from hirl.explore.file_lists import check_unchanged, write_list
     from hirl.explore.gallery_page import Gallery, write_gallery
     from hirl.explore.page import page_folder
@@ -99,7 +103,11 @@ def _write_page(
             check_unchanged(folder / file, rows, COLUMNS)
     copies = sum(len(group.copies) for group in groups)
     facts = [f"{len(groups):,} groups", f"{copies:,} of {len(collection):,} images are copies"]
-    about = f"{why}. Near duplicates must also agree in their details. One image of each group is marked keep."
+    about = (
+        f"{why}. Near duplicates reach it and agree in their details by at least {AGREEMENT}; or they agree in their "
+        f"details by at least {CERTAIN}, whatever the cosine, and show that figure instead of it. One image of each "
+        "group is marked keep."
+    )
     title = f"{collection.name} · duplicates"
     with page_folder(folder) as aside:
         gallery = Gallery(title, "Duplicates", duplicate_gallery(collection, groups), facts, about)

@@ -39,7 +39,10 @@ def options(parser: Parser) -> None:
 
 
 def run(config: Namespace) -> None:
+    import torch
+
     from hirl.data import Skipped, open_images
+    from hirl.data.sources.image_set import Subset
     from hirl.explore import class_sheet
     from hirl.explore.readable import unreadable_images
     from hirl.terminal.progress import progress_bars
@@ -56,6 +59,14 @@ def run(config: Namespace) -> None:
     print_other_files(config.source)
     if config.out is not None:
         skipped = Skipped()
+        if unreadable:
+            counted = torch.ones(len(images), dtype=torch.bool)
+            counted[[bad.index for bad in unreadable]] = False
+            name = images.name
+            images = Subset(images, counted.nonzero().flatten())
+            images.name = name
+        if len(images) == 0:
+            raise ValueError(f"none of the images of {config.source} can be read: there is nothing to draw")
         save_sheet(class_sheet(images, tile=config.tile, columns=config.columns, skipped=skipped), config.out)
         print_skipped(skipped, "crossed out on the sheet")
 

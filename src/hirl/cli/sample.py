@@ -57,7 +57,7 @@ def run(config: Namespace) -> None:
         check_new(config.out, overwrite=config.overwrite)
     collection = open_from_options(config)
     if collection.tree_note:
-        print(collection.tree_note)
+        print(collection.short_note)
     with progress_bars() as progress:
         different, how = without_copies(collection, device=config.device, progress=progress)
     if copies := len(collection) - len(different):

@@ -45,7 +45,7 @@ def run(config: Namespace) -> None:
     collection = open_from_options(config)
     names = {} if config.names is None else read_names(config.names, collection.tree_id)
     if collection.tree_note:
-        print(collection.tree_note)
+        print(collection.short_note)
     if config.text:
         print_tree(collection, names)
     if config.figure is not None:
@@ -78,6 +78,8 @@ def print_tree(collection: Collection, names: dict[str, str]) -> None:
             suggested={node: suggestion.name for node, suggestion in suggested.items()},
         )
     )
+    if suggested.keys() - names.keys():
+        print("Names with a question mark are suggestions, see docs/explore.md")
     print_levels(collection.tree)
 
 

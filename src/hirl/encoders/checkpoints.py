@@ -100,7 +100,7 @@ def _split_encoder(path: Path, tensors: Weights, layout: Layout) -> ForeignEncod
     weights = _merge_qkv(weights)
     left_out = Counter(name.split(".")[0] for name in heads)
     source = f"{path}, in the layout of {layout.project}"
-    without = ", ".join(f"{name} ({count} tensors)" for name, count in sorted(left_out.items()))
+    without = ", ".join(f"{name} ({count} tensor{'s' * (count > 1)})" for name, count in sorted(left_out.items()))
     labels = True if layout.labels is None and any(re.match(CLASSIFIERS, name) for name in heads) else layout.labels
     attention, form, eps = layout.attention, layout.format, None
     depth: Depth | None = None

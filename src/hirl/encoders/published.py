@@ -27,6 +27,19 @@ RANDOM_PREFIX = "random:"
 WITHOUT_LABELS = ("dino", "mae", "lvd142m", "lvd1689m", "sat493m", "ijepa", "fcmae")
 
 
+class NoWeights(ValueError):  # noqa: N818
+    """There are no published weights of a name, or they cannot be fetched; `reason` is the message without advice."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name, self.reason = name, reason
+        super().__init__(self.advise("--weights"))
+
+    def advise(self, option: str) -> str:
+        """The message, which advises to name a file with this option of the command at hand."""
+        instead = f"use {DEFAULT_ENCODER}, or ask for random weights by {RANDOM_PREFIX}{self.name}"
+        return f"{self.reason}: name a file with {option}, {instead}"
+
+
 class NamedEncoder(NamedTuple):
     """A network with the weights that its name asks for; the format is known for published weights alone."""
 
@@ -66,7 +79,7 @@ def _timm(name: str, args: dict[str, Any]) -> NamedEncoder:
     network = make_backbone(name, **args)  # a wrong name or argument is refused before anything is fetched
     config: Any = network.pretrained_cfg
     if not (config.get("hf_hub_id") or config.get("url")):
-        raise ValueError(f"timm publishes no weights of {name}: {_instead(name)}")
+        raise NoWeights(name, f"timm publishes no weights of {name}")
     arguments = timm_arguments(name, **args)
     try:
         with _without_waiting():
@@ -136,12 +149,9 @@ def _interpolation(name: str) -> Interpolation:
     return "bilinear" if name == "bilinear" else "bicubic"
 
 
-def _not_available(name: str, error: Exception) -> ValueError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
-    return ValueError(
-        f"the published weights of {name} are not on this machine and could not be fetched ({reason}): {_instead(name)}"
+def _not_available(name: str, error: Exception) -> NoWeights:
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    reason = re.split(r"(?<=\.)\s+(?=[A-Z])", line)[0].rstrip(".")  # the first sentence
+    return NoWeights(
+        name, f"the published weights of {name} are not on this machine and could not be fetched ({reason})"
     )
-
-
-def _instead(name: str) -> str:
-    return f"name a file with --weights, use {DEFAULT_ENCODER}, or ask for random weights by {RANDOM_PREFIX}{name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import torch
 from PIL import Image, ImageDraw, ImageFont
@@ -13,6 +14,7 @@ from hirl.explore.figure_style import FAINT, INK, PAPER
 from hirl.explore.thumbnails import thumbnail
 
 _TEXT, _GAP, _HEAD, _MARGIN = 150, 2, 28, 16
+MOST_HEADING = 480  # pixels: a sheet of few columns is widened for its heading, up to this
 MOST_CLASSES = 200  # rows: a longer sheet is of little use
 
 
@@ -24,11 +26,14 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: 
     if tile < 8 or columns < 1:
         raise ValueError(f"tile and columns are {tile} and {columns}, but must be at least 8 pixels and 1")
     blocks = _blocks(images, columns)
+    text = 0 if images.labels is None else _TEXT  # without labels no row has a name
     skipped = Skipped() if skipped is None else skipped
     rows = [len(rows) for _, rows in blocks]
     halves = 2 if sum(rows) > 12 and len(blocks) > 1 else 1
     per_half = math.ceil(sum(rows) / halves)
-    width = _TEXT + columns * (tile + _GAP)
+    heading, plain = ImageFont.load_default(15), ImageFont.load_default(13)
+    longest = max(math.ceil(heading.getlength(heading_text)) for heading_text, _ in blocks)
+    width = max(text + columns * (tile + _GAP), min(longest, MOST_HEADING))
     at: list[tuple[int, int]] = []  # per block: its half of the sheet and its top
     half, top, used = 0, _MARGIN, 0
     for count in rows:
@@ -40,7 +45,6 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: 
     bottoms = [y + _HEAD + count * (tile + _GAP) for (_, y), count in zip(at, rows, strict=True)]
     sheet = Image.new("RGB", (halves * (width + _MARGIN) + _MARGIN, max(bottoms) + _MARGIN), PAPER)
     pen = ImageDraw.Draw(sheet)
-    heading, plain = ImageFont.load_default(15), ImageFont.load_default(13)
     for (heading_text, members), (half, top) in zip(blocks, at, strict=True):
         x = _MARGIN + half * (width + _MARGIN)
         pen.text((x, top + 4), heading_text, INK, heading)
@@ -48,7 +52,7 @@ def class_sheet(images: ImageSet, *, tile: int = 64, columns: int = 4, skipped: 
             y = top + _HEAD + row * (tile + _GAP)
             pen.text((x, y + tile // 2), name if len(name) < 22 else f"{name[:20]}…", FAINT, plain, anchor="lm")
             for column, index in enumerate(indices):
-                left = x + _TEXT + column * (tile + _GAP)
+                left = x + text + column * (tile + _GAP)
                 try:
                     sheet.paste(thumbnail(images, index, tile), (left, y))
                 except BadImage as bad:
@@ -67,9 +71,10 @@ def _blocks(images: ImageSet, columns: int) -> list[Block]:
     if images.labels is None:
         shown = torch.linspace(0, len(images) - 1, min(len(images), 12 * columns)).round().long().unique().tolist()
         rows = [("", shown[start : start + columns]) for start in range(0, len(shown), columns)]
-        return [(f"{images.name}: {len(images):,} images", rows)]
+        return [(_title(images, len(shown)), rows)]
     names = images.label_names
     blocks: dict[str, list[tuple[str, list[int]]]] = {}
+    members_of: list[tuple[list[str], str, list[int]]] = []
     order = images.labels.flip(1)  # coarse to fine, so that the classes of a block are consecutive
     classes = torch.unique(order, dim=0)
     if len(classes) > MOST_CLASSES:
@@ -77,6 +82,13 @@ def _blocks(images: ImageSet, columns: int) -> list[Block]:
     for labels in classes.tolist():
         above = [names[level][label] for level, label in zip(range(len(names) - 1, 0, -1), labels, strict=False)]
         members = (order == torch.tensor(labels)).all(1).nonzero().flatten()[:columns].tolist()
-        heading = "  ›  ".join(above) or f"{images.name}: {len(images):,} images"
-        blocks.setdefault(heading, []).append((names[0][labels[-1]], members))
+        members_of.append((above, names[0][labels[-1]], members))
+    title = _title(images, sum(len(members) for _, _, members in members_of))
+    for above, name, members in members_of:
+        blocks.setdefault("  ›  ".join(above) or title, []).append((name, members))
     return list(blocks.items())
+
+
+def _title(images: ImageSet, shown: int) -> str:
+    count = f"{len(images):,} images" if shown == len(images) else f"{shown:,} of {len(images):,} images"
+    return f"{Path(images.name).name or images.name}: {count}"

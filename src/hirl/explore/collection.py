@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -22,10 +22,12 @@ from torch import Tensor
 from hirl.data.sources import open_images
 from hirl.data.sources.image_set import BadImage, ImageSet, Subset
 from hirl.encoders.embedded import DEFAULT_ENCODER
+from hirl.encoders.published import NoWeights
 from hirl.explore.collection_tree import CollectionSource, collection_tree, tree_origin
 from hirl.explore.kept_tree import keep_tree, tree_id
 from hirl.explore.readable import unreadable_images, without_features
-from hirl.explore.subjects import subject_kind, work_folder
+from hirl.explore.subjects import subject_kind
+from hirl.explore.work_folders import take_folder, work_folder
 from hirl.features.embedding import Embedding, embed_images, embed_without_heads
 from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import FeatureCache
@@ -55,6 +57,7 @@ class Collection:
     unreadable  the images left out
     encoder     the opened encoder of the run or the images; None for a file of features
     kept_id     id of a tree that is kept and updated: the one it got when it was built
+    cache       the folder that keeps what is computed about these images; None for a file of features
     """
 
     name: str
@@ -68,6 +71,7 @@ class Collection:
     unreadable: tuple[BadImage, ...]
     encoder: Encoder | None
     kept_id: str | None = None
+    cache: Path | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -80,6 +84,12 @@ class Collection:
     def paths(self) -> list[str]:
         """The file of every image, or its name in a set without files."""
         return [self.images.path(index) for index in range(len(self))]
+
+    @property
+    def short_note(self) -> str:
+        """The note on the tree without the source of the weights, which is printed when features are computed."""
+        known = None if self.encoder is None else self.encoder.provenance
+        return self.tree_note.replace(f" ({known})", "")
 
     @property
     def tree_id(self) -> str:
@@ -155,7 +165,8 @@ def open_collection(
             files = [images.path(index) for index in rows.tolist()]
             anew = anew or levels is not None
             sha256 = source.encoder.sha256
-            kept, changes = keep_tree(source.kept_in, sha256, files, z[0], lambda: build()[0], anew=anew)
+            root = os.fspath(subject) if isinstance(subject, str | os.PathLike) else ""
+            kept, changes = keep_tree(source.kept_in, sha256, files, z[0], lambda: build()[0], anew=anew, root=root)
             made, identity, note = kept.tree, kept.identity, tree_origin(source, kept.tree) + changes
     return Collection(
         name=source.name,
@@ -169,6 +180,7 @@ def open_collection(
         unreadable=unreadable,
         encoder=source.encoder,
         kept_id=identity,
+        cache=source.cache,
     )
 
 
@@ -192,13 +204,21 @@ def _open_source(
         raise ValueError(f"data is {data!r}, but must not be given here: {subject} is itself a set of images")
     if kind == "features":
         return _open_file(Path(subject).expanduser(), data, split)  # type: ignore[arg-type]
-    opened = open_encoder(subject if kind == "run" else encoder or DEFAULT_ENCODER, method=method)
+    try:
+        opened = open_encoder(subject if kind == "run" else encoder or DEFAULT_ENCODER, method=method)
+    except NoWeights as error:
+        raise ValueError(error.advise("--encoder FILE")) from error
     request = request_images(opened, data if kind == "run" else subject, split=split)
     folder = work_folder(subject, encoder) if kind == "images" or opened.run is None else opened.run.folder
+    if kind == "images":
+        make_folder = partial(take_folder, folder, subject, encoder)
+    else:
+        make_folder = partial(folder.mkdir, parents=True, exist_ok=True)
     images, embedding = _encode(
         opened,
         request,
-        folder,
+        folder / "features",
+        make_folder,
         levels=levels,
         method=method,
         trained_on=data is None and split is None,
@@ -208,7 +228,7 @@ def _open_source(
     )
     path = folder if kind == "run" else Path(images.name)
     kept_in = folder if opened.run is None else None
-    return CollectionSource(path, path.resolve().name, images, embedding, opened, kept_in)
+    return CollectionSource(path, path.resolve().name, images, embedding, opened, kept_in, folder / "features")
 
 
 def _readable_rows(source: CollectionSource, progress: Progress) -> tuple[Tensor, tuple[BadImage, ...]]:
@@ -244,6 +264,7 @@ def _encode(
     encoder: Encoder,
     request: ImageRequest,
     folder: Path,
+    make_folder: Callable[[], None],
     *,
     levels: Sequence[int] | None,
     method: str | type[Method] | None,
@@ -252,7 +273,7 @@ def _encode(
     workers: int | None,
     progress: Progress,
 ) -> tuple[ImageSet, Embedding]:
-    """Embed all images, or read their features if the folder's features/ already has them."""
+    """Embed all images, or read their features if the folder already has them."""
     with warnings.catch_warnings():  # the collection reports unreadable images itself
         warnings.filterwarnings("ignore", message=".*could not be read")
         images = request.train()
@@ -261,8 +282,8 @@ def _encode(
         preprocessing = preprocessing_for(encoder, images, device=device, workers=workers)
         if encoder.provenance is not None and progress is not no_progress:
             print(describe(encoder, preprocessing))
-        folder.mkdir(parents=True, exist_ok=True)
-        cache = FeatureCache(folder / "features")
+        make_folder()  # not before the images are found
+        cache = FeatureCache(folder)
         extractor = Extractor(encoder, preprocessing, cache, method=method, progress=progress)
         if encoder.run is None or encoder.has_heads:
             return images, embed_images(extractor, images)

@@ -23,6 +23,7 @@ class CollectionSource(NamedTuple):
 
     path     as the user gave it
     kept_in  the folder that keeps the tree of images without a run
+    cache    the folder of the features
     """
 
     path: Path
@@ -31,6 +32,7 @@ class CollectionSource(NamedTuple):
     embedding: Embedding
     encoder: Encoder | None = None
     kept_in: Path | None = None
+    cache: Path | None = None
 
 
 def collection_tree(
@@ -72,7 +74,7 @@ def collection_tree(
 
 def tree_origin(source: CollectionSource, tree: PrototypeTree) -> str:
     """Describes which features a tree that is not a run's own was built over."""
-    sizes = ", ".join(map(str, tree.levels))
+    sizes = " › ".join(f"{nodes:,}" for nodes in reversed(tree.levels))  # coarse to fine, as on the tree page
     if source.encoder is not None and source.encoder.run is None:
         known = source.encoder.provenance
         by = source.encoder.name if known is None else f"{source.encoder.name} ({known})"

@@ -17,23 +17,38 @@ from torch import Tensor
 
 from hirl.data.sources.arrays import ArrayImages
 from hirl.explore.collection import Collection
+from hirl.explore.copy_cache import kept_threshold, threshold_key
 from hirl.explore.thumbnails import thumbnail
 from hirl.features.extractor import Extractor
+from hirl.features.open_encoder import Encoder
 from hirl.features.preprocessing import find_device, preprocessing_for
+from hirl.terminal.progress import Progress, no_progress
 
 MEASURED = 100  # images that are altered to find the threshold
+MEASURING = "features of altered copies, for the threshold"
 REACHED = 0.95  # share of the altered copies whose cosine reaches the threshold
 
 
-def measure_threshold(collection: Collection, *, device: str | None = None) -> float:
-    """The cosine that 95 % of mildly altered copies reach with the collection's encoder."""
+def measure_threshold(collection: Collection, *, device: str | None = None, progress: Progress = no_progress) -> float:
+    """The cosine that 95 % of mildly altered copies reach with the collection's encoder; kept beside its features."""
     encoder = collection.encoder
     if encoder is None:
         raise ValueError("a file of features has no encoder to measure the threshold with: give it with --threshold")
     size = encoder.default_size(collection.images)
-    channels = collection.images.channels
     random = np.random.default_rng(0)
     chosen = np.sort(random.choice(len(collection), min(MEASURED, len(collection)), replace=False)).tolist()
+    return kept_threshold(
+        collection.cache,
+        threshold_key(collection, chosen, size),
+        lambda: _measured(collection, encoder, chosen, size, device, progress),
+    )
+
+
+def _measured(
+    collection: Collection, encoder: Encoder, chosen: list[int], size: int, device: str | None, progress: Progress
+) -> float:
+    channels = collection.images.channels
+    steps = len(ALTERATIONS) + 1
     side = round(size * 256 / 224)
     originals = [thumbnail(collection.images, index, side) for index in chosen]
 
@@ -44,10 +59,11 @@ def measure_threshold(collection: Collection, *, device: str | None = None) -> f
         preprocessing = preprocessing_for(encoder, altered, image_size=size, device=find_device(device), workers=0)
         return Extractor(encoder, preprocessing).features(altered)
 
-    before = features(originals)
-    cosines = [
-        F.cosine_similarity(before, features([alter(one) for one in originals])) for alter in ALTERATIONS.values()
-    ]
+    before, cosines = features(originals), []
+    for step, alter in enumerate(ALTERATIONS.values(), start=1):
+        progress(MEASURING, step, steps)
+        cosines.append(F.cosine_similarity(before, features([alter(one) for one in originals])))
+    progress(MEASURING, steps, steps)
     return float(torch.quantile(torch.cat(cosines), 1 - REACHED))
 
 

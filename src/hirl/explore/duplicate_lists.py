@@ -6,25 +6,29 @@ from pathlib import Path
 from typing import Any
 
 from hirl.explore.collection import Collection
-from hirl.explore.duplicates import DuplicateGroup
+from hirl.explore.duplicates import Copy, DuplicateGroup
 from hirl.explore.file_lists import has_line_break
 from hirl.explore.gallery_page import Group, Tile
 
-COLUMNS = ("group", "action", "kind", "cosine", "row", "file")
+COLUMNS = ("group", "action", "kind", "by", "cosine", "details", "row", "file")
 Rows = list[dict[str, Any]]
 
 
 def duplicate_rows(collection: Collection, groups: list[DuplicateGroup]) -> Rows:
-    """A row per image of a group, the one to keep first."""
+    """A row per image of a group, the one to keep first; `by` is the rule that found a near duplicate."""
 
-    def row(group: int, action: str, kind: str | None, cosine: float | None, image: int) -> dict[str, Any]:
+    def row(group: int, action: str, image: int, copy: Copy | None = None) -> dict[str, Any]:
         file, place = collection.images.path(image), int(collection.rows[image])
-        return dict(zip(COLUMNS, (group, action, kind, cosine, place, file), strict=True))
+        found: tuple[Any, ...] = (None, None, None, None)
+        if copy is not None:
+            by = copy.by if copy.kind == "near" else None
+            found = (copy.kind, by, round(copy.cosine, 6), round(copy.details, 4) if by else None)
+        return dict(zip(COLUMNS, (group, action, *found, place, file), strict=True))
 
     rows: Rows = []
     for number, group in enumerate(groups):
-        rows.append(row(number, "keep", None, None, group.keep))
-        rows += [row(number, "drop", copy.kind, round(copy.cosine, 6), copy.image) for copy in group.copies]
+        rows.append(row(number, "keep", group.keep))
+        rows += [row(number, "drop", copy.image, copy) for copy in group.copies]
     return rows
 
 
@@ -49,7 +53,12 @@ def duplicate_gallery(collection: Collection, groups: list[DuplicateGroup]) -> l
     for number, group in enumerate(groups):
         tiles = [Tile((collection.images, group.keep), name(group.keep), "keep")]
         for copy in group.copies:
-            kind = copy.kind if copy.kind != "near" else f"near, {copy.cosine:.4f}"
+            kind = copy.kind if copy.kind != "near" else f"near, {strength(copy)}"
             tiles.append(Tile((collection.images, copy.image), f"{kind} · {name(copy.image)}", "drop"))
         made.append(Group(f"Group {number}", tiles, f"{len(tiles)} images"))
     return made
+
+
+def strength(copy: Copy) -> str:
+    """What shows that an image is a near duplicate: its details, or the cosine of its features."""
+    return f"details {copy.details:.2f}" if copy.by == "details" else f"{copy.cosine:.4f}"

@@ -34,6 +34,22 @@ def tree_id(tree: PrototypeTree) -> str:
     return digest.hexdigest()[:16]
 
 
+def files_below(root: str, files: Sequence[str]) -> list[str]:
+    """Names of files relative to a folder, so that they are the same however the folder is named."""
+    if not root:
+        return list(files)
+    prefixes = (f"{root}/", f"{Path(root).expanduser()}/")
+    return [next((file[len(prefix) :] for prefix in prefixes if file.startswith(prefix)), file) for file in files]
+
+
+def kept_files(folder: Path) -> list[str]:
+    """The files of the tree kept in a folder; [] if there is none, or the list is damaged."""
+    try:
+        return [str(file) for file in read_json(folder / IMAGES)["files"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
 @dataclass(frozen=True)
 class KeptTree:
     """A tree, the files (n,) of its images, the encoder of their features, and the id it got when it was built."""
@@ -44,13 +60,16 @@ class KeptTree:
     identity: str
 
     @classmethod
-    def load(cls, folder: Path, encoder: str) -> KeptTree | None:
-        """The tree kept in a folder; None if it is missing, damaged, or over features of another encoder."""
+    def load(cls, folder: Path, encoder: str, root: str = "") -> KeptTree | None:
+        """The tree kept in a folder; None if it is missing, damaged, or over features of another encoder.
+
+        root: the folder that names of files are below
+        """
         file = folder / IMAGES
         try:
             found = read_json(file)
             tree = PrototypeTree.load(folder / TREE)
-            kept = cls(tree, tuple(found["files"]), found["encoder"], found["id"])
+            kept = cls(tree, tuple(files_below(root, found["files"])), found["encoder"], found["id"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -74,12 +93,16 @@ def keep_tree(
     build: Callable[[], PrototypeTree],
     *,
     anew: bool,
+    root: str = "",
 ) -> tuple[KeptTree, str]:
     """The kept tree, updated to the present images, and a note on the changes; a new tree if there is none.
 
     If hardly any earlier image is left, the images are another set, such as another split, and get a new tree.
+
+    root: the folder of the images, which names of files are compared relative to
     """
-    kept, changes = None if anew else KeptTree.load(folder, encoder), ""
+    files = files_below(root, files)
+    kept, changes = None if anew else KeptTree.load(folder, encoder, root), ""
     if kept is not None and kept.files == tuple(files):
         return kept, changes
     if kept is not None and len(set(kept.files) & set(files)) >= LEAST_KNOWN * len(kept.files):

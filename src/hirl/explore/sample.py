@@ -31,7 +31,9 @@ def without_copies(
 
     The features of a file come without an encoder to measure a threshold with: theirs must be equal but for rounding.
     """
-    threshold = SAME if collection.encoder is None else measure_threshold(collection, device=device)
+    threshold = SAME
+    if collection.encoder is not None:
+        threshold = measure_threshold(collection, device=device, progress=progress)
     try:
         groups, how = find_duplicates(collection, threshold, progress=progress), "as hirl duplicates finds them"
     except Indistinct:

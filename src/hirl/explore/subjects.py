@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hirl.encoders.backbones import is_timm_name
-from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.encoders.published import RANDOM_PREFIX, TORCHVISION
 from hirl.explore.kept_tree import IMAGES
+from hirl.explore.work_folders import work_folder
 from hirl.features.feature_files import KINDS
 from hirl.features.open_encoder import WEIGHT_FILES, run_of_checkpoint
 from hirl.hierarchy.tree import PrototypeTree
-from hirl.runs.folder import RunFolder, folder_name
+from hirl.runs.folder import RunFolder
 
 Kind = Literal["features", "run", "images"]
 
@@ -44,20 +44,6 @@ def subject_kind(subject: Any) -> Kind:
     if not path.exists() and ("/" in text or path.suffix):
         raise ValueError(f"{text!r} is not found, but must be a run folder, a folder of images or a file of features")
     return "images"
-
-
-def work_folder(images: Any, encoder: Any = None) -> Path:
-    """The folder for features of images and pages about them: runs/IMAGES-ENCODER.
-
-    For the encoder that a run started from, it is start-IMAGES in the folder of the run.
-    """
-    name = os.fspath(images) if isinstance(images, str | os.PathLike) else "images"
-    if isinstance(encoder, str | os.PathLike):
-        run = RunFolder(Path(encoder).expanduser().parent)
-        if run.exists and run.start_file == Path(encoder).expanduser():
-            return run.folder / f"start-{folder_name(name)}"
-    by = os.fspath(encoder) if isinstance(encoder, str | os.PathLike) else DEFAULT_ENCODER
-    return Path("runs") / f"{folder_name(name)}-{folder_name(by)}"
 
 
 def default_folder(subject: str | os.PathLike[str], name: str, *, encoder: str | None = None) -> Path:

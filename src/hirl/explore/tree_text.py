@@ -29,9 +29,9 @@ def draw_tree(
     """The tree from its coarsest nodes down, largest first, each with its number of images and most frequent classes.
 
     `labels` (N,) are the images' classes, `classes` their names; `names` of nodes ("2-17": "cats") are in bold, and
-    `suggested` names, for nodes without one, in italics. Leaves, too many to print, are counted.
+    `suggested` names, for nodes without one, in italics with a question mark. Leaves, too many to print, are counted.
     """
-    titles = {node: f"[italic]{escape(one_line(name))}[/italic]" for node, name in (suggested or {}).items()}
+    titles = {node: f"[italic]{escape(one_line(name))}?[/italic]" for node, name in (suggested or {}).items()}
     titles |= {node: f"[bold]{escape(one_line(name))}[/bold]" for node, name in (names or {}).items()}
     top = len(tree.levels) - 1
     drawn = Tree(f"[bold]{escape(one_line(title))}")

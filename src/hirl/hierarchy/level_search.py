@@ -65,7 +65,8 @@ def _from_features(features: Features) -> Levels:
         f"{level.agreement:.2f})"
         for level in clusterings
     )
-    why = f"numbers of clusters that fit {min(MOST_ROWS, len(features)):,} of the images best: {fits}"
+    which = "the images" if len(features) <= MOST_ROWS else f"{MOST_ROWS:,} of the images"
+    why = f"numbers of clusters that fit {which} best: {fits}"
     return Levels(sizes, why + (f"; {LEAVES_PER_NODE} leaves per node" if len(sizes) == 3 else ""))
 
 

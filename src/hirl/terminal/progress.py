@@ -53,8 +53,8 @@ def progress_bars() -> Iterator[Progress]:
 def tree_progress(
     rows: Sequence[int], levels: Sequence[int], steps: int | None
 ) -> Iterator[Callable[[int, int, int], None]]:
-    """Show one bar per level: rows done of at most `steps` steps (None: unknown) of `rows` each, rate, time left."""
-    with Bars(*_columns(BarColumn(), "rows, {task.fields[rate]}"), console=Console(stderr=True)) as bars:
+    """Show one bar per level: rows × iterations, of at most `steps` iterations (None: unknown), rate, time left."""
+    with Bars(*_columns(BarColumn(), "rows × iterations, {task.fields[rate]}"), console=Console(stderr=True)) as bars:
         tasks: dict[int, TaskID] = {}
 
         def progress(level: int, step: int, done: int) -> None:

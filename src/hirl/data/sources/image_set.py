@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch import Tensor
 
@@ -25,7 +26,8 @@ class BadImage(ValueError):  # noqa: N818 - named after the image
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"Image {self.index} ({one_line(self.path)}) cannot be read: {one_line(self.reason)}."
+        name = one_line(self.path) if Path(self.path).is_file() else f"{self.index} ({one_line(self.path)})"
+        return f"Image {name} cannot be read: {one_line(self.reason)}."
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

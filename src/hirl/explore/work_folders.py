@@ -1,0 +1,135 @@
+"""The folder for the features, the tree and the pages of images without a run: runs/IMAGES-ENCODER.
+
+A folder belongs to one set of images and one encoder, which a file in it names by their full paths. Another set of the
+same name, or another file of weights of the same name, gets a folder of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from hirl.encoders.embedded import DEFAULT_ENCODER
+from hirl.explore.kept_tree import LEAST_KNOWN, kept_files
+from hirl.files import read_json, write_json
+from hirl.runs.folder import RunFolder, folder_name
+
+OWNER = "belongs_to.json"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Full paths, or names of a data set and of an encoder; None for an older folder, which does not name its encoder.
+
+    bytes   size of the encoder's file, by which it is known if it was moved
+    """
+
+    images: str
+    encoder: str | None
+    bytes: int | None = None
+
+
+def work_folder(images: Any, encoder: Any = None) -> Path:
+    """The folder for features of images and pages about them: runs/IMAGES-ENCODER, with their parents' names if taken.
+
+    For the encoder that a run started from, it is start-IMAGES in the folder of the run.
+    """
+    within, by = Path("runs"), _text(encoder, DEFAULT_ENCODER)
+    run = RunFolder(Path(by).expanduser().parent)
+    name, of_start = _text(images, "images"), run.exists and run.start_file == Path(by).expanduser()
+    if of_start:
+        within = run.folder
+    own = owner_of(images, encoder)
+    others = _owner_in(_folder(within, name, by, of_start))
+    places = [_folder(within, name, by, of_start)]
+    if others is not None:
+        longer = (
+            _with_parent(name) if others.images != own.images else name,
+            (_with_parent(by) if others.encoder not in (None, own.encoder) else by),
+        )
+        places.append(_folder(within, *longer, of_start))
+    else:
+        places.append(_folder(within, _with_parent(name), by, of_start))
+    digest = hashlib.sha256(f"{own.images}\n{own.encoder}".encode(errors="surrogateescape")).hexdigest()[:8]
+    places.append(places[0].with_name(f"{places[0].name}-{digest}"))
+    found = [_owner_in(place) for place in places]
+    for place, owner in zip(places, found, strict=True):
+        if owner is not None and (owner.images, owner.encoder) == (own.images, own.encoder):
+            return place
+    return next(
+        (
+            place
+            for place, owner in zip(places, found, strict=True)
+            if owner is None or _is_moved(owner, own, place, Path(name))
+        ),
+        places[-1],
+    )
+
+
+def take_folder(folder: Path, images: Any, encoder: Any) -> None:
+    """Make the folder, and note in it what it belongs to."""
+    folder.mkdir(parents=True, exist_ok=True)
+    own = owner_of(images, encoder)
+    if _named_owner(folder) != own:
+        write_json(folder / OWNER, asdict(own))
+
+
+def owner_of(images: Any, encoder: Any) -> Owner:
+    by = _text(encoder, DEFAULT_ENCODER)
+    file = Path(by).expanduser()
+    return Owner(_full(_text(images, "images")), _full(by), file.stat().st_size if file.is_file() else None)
+
+
+def _text(given: Any, otherwise: str) -> str:
+    return os.fspath(given) if isinstance(given, str | os.PathLike) else otherwise
+
+
+def _full(name: str) -> str:
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.exists() else name
+
+
+def _folder(within: Path, name: str, by: str, of_start: bool) -> Path:
+    return within / (f"start-{folder_name(name)}" if of_start else f"{folder_name(name)}-{folder_name(by)}")
+
+
+def _with_parent(name: str) -> str:
+    """The name of a file or folder with that of its parent: other-small for other/small."""
+    path = Path(name).expanduser()
+    if not path.exists() or not path.resolve().parent.name:
+        return name
+    return f"{folder_name(path.resolve().parent.name)}-{folder_name(name)}"
+
+
+def _named_owner(folder: Path) -> Owner | None:
+    try:
+        return Owner(**read_json(folder / OWNER))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _owner_in(folder: Path) -> Owner | None:
+    """Whose a folder is; None if anybody may take it. A folder without a note belongs to the images of its tree."""
+    named = _named_owner(folder)
+    if named is not None:
+        return named
+    files = kept_files(folder)
+    above = Path(files[0]).parent if files else Path()
+    return Owner(str(above.resolve()), None) if files and above.name and above.is_dir() else None
+
+
+def _is_moved(owner: Owner, own: Owner, folder: Path, images: Path) -> bool:
+    """Whether a folder is that of the same images and encoder, which had other paths before."""
+    if owner.encoder is None:  # of an older version: the tree's first image lies in these images, or in a class of them
+        return Path(owner.images).is_relative_to(own.images)
+    if owner.encoder != own.encoder and (Path(owner.encoder).exists() or owner.bytes != own.bytes):
+        return False
+    if owner.images == own.images:
+        return True
+    files = kept_files(folder)
+    if Path(owner.images).exists() or not files:
+        return not Path(owner.images).exists()
+    return sum((images.expanduser() / file).exists() for file in files) >= LEAST_KNOWN * len(files)
