@@ -321,7 +321,7 @@ def test_batches_are_different_views_of_each_image_from_any_batch_on() -> None:
 
 
 def test_a_batch_must_be_one_that_processes_can_share() -> None:
-    with pytest.raises(ValueError, match=r"batch_size is 4, but must be .* a multiple of world_size, 3"):
+    with pytest.raises(ValueError, match=r"batch_size is 4, but must be .* a multiple of the 3 processes"):
         loader(cached(), rank=0, world_size=3)
 
 

@@ -133,6 +133,7 @@ def pretrain(
     checks.check_numbers(epochs=epochs, batch_size=batch_size, image_size=image_size, seed=seed, accumulate=accumulate)
     checks.check_numbers(nodes=nodes, devices=None if devices == "auto" else devices, workers=workers)
     checks.check_numbers(knn_every=knn_every, keep_every=keep_every, checkpoint_minutes=checkpoint_minutes)
+    checks.check_out(out)
     checks.check_choices(precision=precision, accelerator=accelerator)
     opened = open_training_images(given, workers=workers, strict=strict)
     run = Run(checks.default_run_folder(opened.name, given) if out is None else out)
@@ -140,7 +141,7 @@ def pretrain(
     start = open_start(given, run, heads=method is not None)
     processes = count_processes(accelerator, devices=devices, nodes=nodes)
     settings, summary = resolve(given, opened, start, run, accelerator, processes)
-    checks.check_settings(settings, opened.images, stage_one=stage_one, fork_at=fork_at)
+    checks.check_settings(settings, opened.images, processes=processes, stage_one=stage_one, fork_at=fork_at)
     fabric = launch(accelerator, devices=devices, nodes=nodes, precision=precision)
     job = Job(fabric, run, settings, opened, start)
 
