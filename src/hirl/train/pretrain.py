@@ -155,11 +155,12 @@ def pretrain(
         if summary:
             job.announce(summary)
         _announce_start(job)
-        components = setup.build(fabric, settings, opened, start, compile_networks=compile)
+        components = setup.build(fabric, settings, opened, start, compile_networks=compile, announce=job.announce)
         base = None if stage_one is None or state is not None else Run(stage_one)
         state = state if base is None else stage_one_state(job, base)
         first = 0 if state is None else int(state["step"])
         _begin(job, components, first, final_tree=state is not None and state["finished"])
+        _report_unreadable(job)  # those that are known by now
 
         store = RunStore(
             run, components.plan, checkpoint_minutes=checkpoint_minutes, keep_every=keep_every, fork_at=fork_at
@@ -224,7 +225,7 @@ def _begin(job: Job, components: Components, first: int, *, final_tree: bool) ->
 
 def _fit(job: Job, loop: Loop) -> None:
     """Train to the end. However training ends, the log says why and skipped.txt lists the unreadable images."""
-    run, skipped = job.run, job.data.skipped
+    run, known = job.run, len(job.data.skipped)
     try:
         loop.fit()
     except NotFinite as error:
@@ -238,9 +239,16 @@ def _fit(job: Job, loop: Loop) -> None:
         job.fabric.barrier()  # a launcher that sees another process end may kill the first one
         raise
     finally:
-        if job.is_first and len(skipped):
-            skipped.write(run.skipped_file)
-            job.announce(f"warning: {skipped.summary(job.data.images.name)}; all are listed in {run.skipped_file}")
+        if len(job.data.skipped) > known:
+            _report_unreadable(job)
+
+
+def _report_unreadable(job: Job) -> None:
+    """List the images in skipped.txt that could not be read so far, and say so."""
+    skipped, file = job.data.skipped, job.run.skipped_file
+    if job.is_first and len(skipped):
+        skipped.write(file)
+        job.announce(f"warning: {skipped.summary(job.data.images.name, len(job.data))}; all are listed in {file}")
 
 
 def _finish(job: Job, components: Components) -> None:
