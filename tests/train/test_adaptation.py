@@ -335,11 +335,11 @@ def test_unreadable_images_are_named_before_training(
     for seed in range(1 + again):
         capsys.readouterr()
         run = pretrain(folder, **options(tmp_path / str(seed), start) | {"seed": seed, "epochs": 1})
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     sentence = r"1 of the 40 images of \S*photos cannot be read, and in training another image takes their place"
-    (found,) = re.finditer(sentence, told)
-    assert found.start() < told.index("the start → the adapted encoder")
-    assert ".;" not in told
+    (found,) = re.finditer(sentence, printed)
+    assert found.start() < printed.index("the start → the adapted encoder")
+    assert ".;" not in printed
     assert run.skipped_file.read_text().startswith("7\t")
 
 

@@ -172,16 +172,16 @@ class _Estimate:
     def __init__(self, announce: Callable[[str], None]) -> None:
         self.announce = announce
         self.began: tuple[float, int] | None = None
-        self.is_told = False
+        self.is_announced = False
 
     def __call__(self, task: str, done: int, total: int) -> None:
         if self.began is None:
             self.began = time.monotonic(), done
             return
         seconds, images = time.monotonic() - self.began[0], done - self.began[1]
-        if self.is_told or seconds < ESTIMATED_AFTER or done == total:
+        if self.is_announced or seconds < ESTIMATED_AFTER or done == total:
             return
-        self.is_told = True
+        self.is_announced = True
         left = duration_text(seconds / images * (total - done))
         self.announce(f"{task}: {left} left, measured over {images:,} images")
 
