@@ -8,6 +8,9 @@ Representations. ICML 2020, arXiv:2002.05709.
     PYTHONPATH=examples hirl views shapes --method simclr.SimCLR --out views.png
     hirl evaluate runs/shapes-simclr-hirl-0 knn
 
+With several processes, each contrasts the images of its own part of the batch; `hirl.methods.MoCoV3` shows how keys of
+the others are gathered.
+
 HIRL, exact restarts, several processes, the collapse warning and every evaluation work with it. The constructor stores
 its typed arguments, which become options of the command; `build` makes the networks.
 """

@@ -38,7 +38,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "metrics": set(),
     "methods": {"data", "encoders", "ranks"},  # never the hierarchy: a method does not know that HIRL exists
     "runs": {"config", "data", "encoders", "files", "hierarchy", "methods", "terminal"},
-    "features": {"data", "encoders", "files", "hierarchy", "methods", "processes", "ranks", "runs", "terminal"},
+    "features": {
+        "data", "encoders", "files", "hierarchy", "methods", "processes", "ranks", "runs", "signals", "terminal",
+    },
     "evals": {
         "config", "data", "encoders", "features", "files", "hierarchy", "methods", "metrics", "processes", "ranks",
         "runs", "seeds", "signals", "terminal",

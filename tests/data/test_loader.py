@@ -390,7 +390,7 @@ def test_evaluation_ranks_share_the_images_without_repeats(memory: ImageSet) -> 
     [
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 51}, "only 50 images"),
-        ({"batch_size": 9, "world_size": 2}, "multiple of world_size"),
+        ({"batch_size": 9, "world_size": 2}, "multiple of the 2 processes"),
         ({"batch_size": 4, "rank": 2, "world_size": 2}, "rank is 2"),
         ({"batch_size": 4, "workers": -1}, "workers is -1"),
         ({"batch_size": 4, "workers": 2, "device": "cuda"}, "made on cuda itself"),

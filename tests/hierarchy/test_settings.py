@@ -19,3 +19,8 @@ def test_the_builder_depends_on_the_heads_unless_it_is_given(head_layers: int, u
 def test_the_builder_of_a_resolved_hierarchy_stays() -> None:
     resolved = Hierarchy().resolve(1000, 10, HierarchyDefaults(head_layers=0))
     assert resolved.resolve(1000, 10).builder == POOLED_FEATURES
+
+
+def test_a_single_leaf_has_no_negatives() -> None:
+    with pytest.raises(ValueError, match=r"levels is \(1,\), but the finest level needs at least 2 nodes"):
+        Hierarchy(levels=(1,))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from hirl import PrototypeTree, hierarchical_kmeans
+from hirl import PrototypeTree, hierarchical_kmeans, spd_loss
 
 MakeTree = Callable[..., PrototypeTree]
 
@@ -58,8 +58,8 @@ def test_images_without_a_leaf_are_in_no_node(tree: PrototypeTree, tmp_path: Pat
     """As images that could not be read."""
     leaves = tree.leaves.clone()
     leaves[[1, 5]] = -1
-    PrototypeTree(tree.prototypes, tree.parents, leaves).save(tmp_path / "tree")
-    loaded = PrototypeTree.load(tmp_path / "tree")
+    PrototypeTree(tree.prototypes, tree.parents, leaves).save(tmp_path / "tree.safetensors")
+    loaded = PrototypeTree.load(tmp_path / "tree.safetensors")
     assert torch.equal(loaded.leaves, leaves)
     assert loaded.count == 5
     assert loaded.image_paths[[0, 1, 5]].tolist() == [[4, 0, 1], [-1, -1, -1], [-1, -1, -1]]
@@ -146,6 +146,13 @@ def test_save_and_load(tree: PrototypeTree, tmp_path: Path) -> None:
     for name, tensor in tree.tensors().items():
         assert torch.equal(loaded.tensors()[name], tensor)
     assert [file.name for file in tmp_path.iterdir()] == ["tree.safetensors"]
+
+
+def test_trees_have_one_ending_and_their_loss_one_tensor(tree: PrototypeTree, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"x\.txt', but must end in \.safetensors"):
+        tree.save(tmp_path / "x.txt")
+    with pytest.raises(ValueError, match=r"z is a list, but must be a float tensor of shape \(B, \d, \d+\)"):
+        spd_loss([torch.ones(2, tree.dim)] * 2, tree, torch.zeros(2, dtype=torch.int64))  # type: ignore[arg-type]
 
 
 def test_a_failed_save_leaves_the_old_file(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from hirl.methods.base import Method, Plan
 from hirl.methods.parts.augmentations import moco_view
 from hirl.ranks import Ranks
 from hirl.runs.faults import find_faults
+from hirl.signals import Stopped
 from hirl.train import setup
 from hirl.train.feature_loader import FeatureLoader
 from hirl.train.joint import first_output
@@ -173,6 +176,15 @@ def test_differences_within_the_noise_name_no_winner() -> None:
     assert "The start is better" in comparison_text({"silhouette": (0.5, 0.48, 0.01), "agreement": (0.3, 0.4, 0.2)})
 
 
+def test_the_objective_itself_does_not_decide() -> None:
+    views = "views nearest to their own image"
+    shown = comparison_text({"silhouette": (0.04, 0.04, 0.0), views: (0.8, 0.9, 0.01)})
+    assert "Neither encoder is better: adaptation raises 1 of 2 figures" in shown
+    assert "Views nearest to their own image do not decide: adaptation trains for them." in shown
+    assert "(+0.000; noise below 0.001)" in shown
+    assert "The start is better" in comparison_text({"silhouette": (0.3, 0.1, 0.01), views: (0.8, 0.9, 0.01)})
+
+
 def noisy_rows(groups: torch.Tensor, noise: float, seed: int) -> torch.Tensor:
     """Features (n, 2, 32) of images of these groups and of a view of each."""
     draw = torch.Generator().manual_seed(seed)
@@ -294,6 +306,45 @@ def test_features_of_a_killed_pass_are_not_computed_again(
     assert compute("killed", killing).readable.all()  # nothing is left to compute
 
 
+def test_a_pass_that_is_asked_to_stop_is_saved_and_continued(
+    start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = Shapes(images=96, size=16, cache=False, split="val")  # whose features are not in the cache yet
+    with monkeypatch.context() as patch:
+        patch.setattr("hirl.train.start.stop_signals", lambda: nullcontext(lambda: True))
+        with pytest.raises(Stopped):
+            pretrain(others, **options(tmp_path / "run", start))
+    run = Run(tmp_path / "run")
+    assert "features of 4 views per image: computed once, for 96 images" in run.log_file.read_text()
+    assert "stopped at image 32 of 96; the same command continues" in run.log_file.read_text()
+    monkeypatch.setattr("hirl.train.start.ESTIMATED_AFTER", 0.0)
+    assert pretrain(others, **options(run.folder, start)).finished
+    log = run.log_file.read_text()
+    assert "features of 4 views per image: continues at image 32 of 96" in log
+    assert re.search(r"features of 4 views per image: about \d+ s left, measured over 32 images", log)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_unreadable_images_are_named_before_training(
+    again: bool, start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a second run too, which takes the features from the cache."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for place, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (40, 300, 300, 3), dtype=np.uint8)):
+        Image.fromarray(pixels).save(folder / f"{place:02}.png")
+    (folder / "07.png").write_bytes(b"broken")
+    for seed in range(1 + again):
+        capsys.readouterr()
+        run = pretrain(folder, **options(tmp_path / str(seed), start) | {"seed": seed, "epochs": 1})
+    printed = capsys.readouterr().out
+    sentence = r"1 of the 40 images of \S*photos cannot be read, and in training another image takes their place"
+    (found,) = re.finditer(sentence, printed)
+    assert found.start() < printed.index("the start → the adapted encoder")
+    assert ".;" not in printed
+    assert run.skipped_file.read_text().startswith("7\t")
+
+
 def cached(N: int = 10, views: int = 3, unreadable: tuple[int, ...] = ()) -> CachedViews:
     """Features that name their image and view: (image, view)."""
     rows = torch.stack(torch.meshgrid(torch.arange(N), torch.arange(1 + views), indexing="ij"), dim=2).half()
@@ -323,7 +374,7 @@ def test_batches_are_different_views_of_each_image_from_any_batch_on() -> None:
 
 
 def test_a_batch_must_be_one_that_processes_can_share() -> None:
-    with pytest.raises(ValueError, match=r"batch_size is 4, but must be .* a multiple of world_size, 3"):
+    with pytest.raises(ValueError, match=r"batch_size is 4, but must be .* a multiple of the 3 processes"):
         loader(cached(), rank=0, world_size=3)
 
 

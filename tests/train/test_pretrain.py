@@ -222,6 +222,13 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     assert len(listed) == 16
     state = load_checkpoint(tmp_path / "run" / "last.ckpt")
     assert all(value.isfinite().all() for value in state["joint"].values() if isinstance(value, torch.Tensor))
+    run = Run(tmp_path / "run")
+    assert "lower the learning rate; the images" in run.log_file.read_text()  # it had full precision already
+    assert run.state.endswith("; it stopped since the loss is nan at step 8 (epoch 2)")
+    run.checkpoint_file.unlink()
+    run.metrics_file.unlink()
+    with pytest.raises(ValueError, match=r"has no encoder: training stopped since the loss is nan at step 8"):
+        _ = run.encoder
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, at: int) -> None:

@@ -26,6 +26,14 @@ def method(**changes: Any) -> MoCoV2:
     return MoCoV2(**{**SMALL, "dim": 8, "queue_length": 32, "bn_splits": 2, **changes})
 
 
+class Open(MoCoV2):
+    """Has arguments that its constructor does not name."""
+
+    def __init__(self, *, area: float = 0.5, **others: Any) -> None:
+        super().__init__(**SMALL, **others)
+        self.area = area
+
+
 def options(**changes: Any) -> dict[str, Any]:
     given = {"method": method(), "hierarchy": Hierarchy(levels=(9, 3), negatives=4, start_epoch=1), "workers": 0}
     return {**given, "epochs": 2, "batch_size": 16, "accelerator": "cpu", "knn_every": 0, **changes}
@@ -37,6 +45,15 @@ REFUSED: dict[str, dict[str, Any]] = {
     "workers": {"workers": -1},
     "mean": {"mean": (0.5,)},
     "nothing": {"stage_one": "nothing"},
+    r"seed is 9{20}, but must be at most 9223372036854775807": {"seed": 99999999999999999999},
+    "batch_size is 16, but must be a multiple of the 3 processes .--devices, --nodes.: 15 or 18 would do": {
+        "devices": 3
+    },
+    "batch_size is 16, but must be a multiple of 6, 2 parts .--accumulate. on each of the 3 processes": {
+        "devices": 3,
+        "accumulate": 2,
+    },
+    r"the constructor of Open has \*\*others, but must name each of its arguments": {"method": Open(lr=0.1)},
 }
 
 
@@ -49,6 +66,17 @@ def test_a_refused_run_leaves_no_folder(named: str, picture_files: Path, tmp_pat
     with pytest.raises(ValueError, match=named):
         pretrain(str(picture_files), **options(**REFUSED[named], out=tmp_path / "mine"))
     assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
+
+
+@pytest.mark.parametrize("name", ["data", "out"])
+def test_an_empty_text_is_not_the_current_folder(
+    name: str, picture_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given: dict[str, Any] = {"data": str(picture_files), "out": tmp_path / "mine", name: ""}
+    with pytest.raises(ValueError, match=f"{name} is '', but must be"):
+        pretrain(given.pop("data"), **options(**given))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_earlier_run_stays(picture_files: Path, tmp_path: Path) -> None:

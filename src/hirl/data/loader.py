@@ -151,7 +151,7 @@ def grouped(batches: Iterable[T], size: int) -> Iterator[list[T]]:
 def check_batch(batch_size: int, world_size: int) -> None:
     """Raise a ValueError unless the ranks can share a batch equally."""
     if batch_size < 1 or batch_size % world_size:
-        multiple = f" and a multiple of world_size, {world_size}" if world_size > 1 else ""
+        multiple = f" and a multiple of the {world_size} processes" if world_size > 1 else ""
         raise ValueError(f"batch_size is {batch_size}, but must be at least 1{multiple}")
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,6 +32,7 @@ from hirl.data.views.draws import Ints
 from hirl.data.views.render import Batch
 from hirl.features.feature_cache import map_rows
 from hirl.files import Damaged, atomic_write, cache_folder, seal, verify
+from hirl.signals import Stopped
 from hirl.terminal.progress import Progress, no_progress
 
 FORMAT = "hirl views 2"
@@ -70,11 +71,15 @@ def compute_or_load_views(
     strict: bool = False,
     skipped: Skipped | None = None,
     progress: Progress = no_progress,
+    begin: Progress = no_progress,
+    should_stop: Callable[[], bool] = lambda: False,
     folder: Path | None = None,
 ) -> CachedViews:
     """The network's features of all images at `size` pixels and of `count` draws of `view`; from the cache if possible.
 
-    `sha256`: of the network.
+    sha256: of the network
+    begin: called once if features are computed, before the first of them
+    should_stop: asked after each batch; Stopped is raised once what is done has been saved
     """
     folder = cache_folder() / "views" if folder is None else folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -91,7 +96,8 @@ def compute_or_load_views(
             if count:
                 assert view is not None
                 loader = Loader(images, (view,) * count, shuffle=False, drop_last=False, **reading)
-            _compute(network.to(device), plain, loader, len(images), 1 + count, file, progress)
+            watch = _Watch(begin, progress, should_stop)
+            _compute(network.to(device), plain, loader, len(images), 1 + count, file, watch)
             _limit(folder, keep=file)
     file.touch()
     rows = map_rows(file)
@@ -152,6 +158,14 @@ class CachedFeatureLoader:
             yield Batch(index, [upload(features, self.device)], [None], replaced=~readable)
 
 
+class _Watch(NamedTuple):
+    """Who follows a pass, and may stop it."""
+
+    begin: Progress
+    progress: Progress
+    should_stop: Callable[[], bool]
+
+
 @torch.inference_mode()
 def _compute(
     network: nn.Module,
@@ -160,11 +174,12 @@ def _compute(
     N: int,
     views: int,
     file: Path,
-    progress: Progress,
+    watch: _Watch,
 ) -> None:
     part, marker = file.with_suffix(".part"), file.with_suffix(".done")
     rows, done, digest = _resumed(part, marker)
     task = f"features of {views} views per image" if views > 1 else "features of the images"
+    watch.begin(task, done, N)
     batches = plain.batches(np.arange(done, N))
     drawn: Iterator[Any] = iter(())
     if loader is not None:
@@ -183,11 +198,14 @@ def _compute(
         rows[done : done + len(features)] = features.numpy()
         digest.update(features.numpy().tobytes())
         done += len(features)
-        if place % SAVED_EVERY == 0:
+        stop = done < N and watch.should_stop()
+        if place % SAVED_EVERY == 0 or stop:
             rows.flush()
             with atomic_write(marker) as aside:
                 aside.write_text(f"{done} {digest.hexdigest()}", encoding="utf-8")
-        progress(task, done, N)
+        watch.progress(task, done, N)
+        if stop:
+            raise Stopped(f"stopped at image {done:,} of {N:,}")
     assert rows is not None  # a set has at least one image
     rows.flush()
     seal(part)

@@ -46,9 +46,11 @@ def levels_by_number(N: int) -> Levels:
     )
     sizes = [leaves, *(size for size in wanted[1:] if size >= 2)]
     why = f"{count:,} images, about {count / leaves:.0f} per leaf: {leaves:,} leaves"
-    ratios = (f"{LEAVES_PER_NODE} leaves per node", f"{NODES_PER_ROOT} nodes per root")[: len(sizes) - 1]
+    kinds = ("leaves per node", "nodes per root")
+    ratios = [f"{finer / coarser:.0f} {kind}" for (finer, coarser), kind in zip(pairwise(sizes), kinds, strict=False)]
     if ratios:
-        why += f"; {' and '.join(ratios)}, as in the paper"
+        paper = " and ".join(map(str, (LEAVES_PER_NODE, NODES_PER_ROOT)[: len(ratios)]))
+        why += f"; about {' and '.join(ratios)}, in the paper {paper}"
     return Levels(sizes, why)
 
 

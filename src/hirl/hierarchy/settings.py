@@ -75,6 +75,8 @@ class Hierarchy:
     def __post_init__(self) -> None:
         if self.levels is not None:
             object.__setattr__(self, "levels", check_levels(self.levels))
+            if self.levels[0] < 2:
+                raise ValueError(f"levels is {self.levels}, but the finest level needs at least 2 nodes")
         if self.start_epoch is not None and self.start_epoch < 0:
             raise ValueError(f"start_epoch is {self.start_epoch}, but must be at least 0")
         if self.weight is not None and not 0 <= self.weight < math.inf:

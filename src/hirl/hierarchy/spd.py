@@ -194,6 +194,11 @@ def _unit(z: Tensor) -> tuple[Tensor, Pull]:
 
 
 def _check(z: Tensor, tree: PrototypeTree, leaves: Tensor) -> None:
+    if not isinstance(z, Tensor):
+        raise ValueError(
+            f"z is a {type(z).__name__}, but must be a float tensor of shape (B, {len(tree.levels)}, {tree.dim}): "
+            "torch.stack(z, dim=1) joins one (B, D) per level"
+        )
     if z.ndim != 3 or not z.is_floating_point() or z.shape[1:] != (len(tree.levels), tree.dim):
         raise ValueError(
             f"z must be a float tensor of shape (B, {len(tree.levels)}, {tree.dim}) for this tree, "

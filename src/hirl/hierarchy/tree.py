@@ -232,7 +232,9 @@ class PrototypeTree:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the tree as a safetensors file, atomically."""
+        """Write the tree as a .safetensors file, atomically."""
+        if Path(path).suffix != ".safetensors":
+            raise ValueError(f"path is {os.fspath(path)!r}, but must end in .safetensors, the format of trees")
         from safetensors.torch import save_file
 
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.tensors().items()}

@@ -198,7 +198,15 @@ class Method(nn.Module, ABC):
     @property
     def arguments(self) -> dict[str, Any]:
         """The constructor's arguments and their values as plain data, which YAML preserves."""
-        return {name: _plain(getattr(self, name)) for name in inspect.signature(type(self)).parameters}
+        parameters = inspect.signature(type(self)).parameters
+        for kind, stars in ((inspect.Parameter.VAR_POSITIONAL, "*"), (inspect.Parameter.VAR_KEYWORD, "**")):
+            for parameter in parameters.values():
+                if parameter.kind is kind:
+                    raise ValueError(
+                        f"the constructor of {type(self).__name__} has {stars}{parameter.name}, but must name each of "
+                        "its arguments, so that a run can be written to YAML"
+                    )
+        return {name: _plain(getattr(self, name)) for name in parameters}
 
     def unbuilt_copy(self) -> Method:
         """A new, unbuilt method with the same arguments."""

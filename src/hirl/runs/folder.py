@@ -28,6 +28,7 @@ OPTIONS = (
 )  # fmt: skip
 OLD_RUN_DEFAULTS: dict[str, Any] = {"unfreeze": 0}  # of options that runs of earlier versions lack
 LOCK = ".lock"
+FAILURE = "the loss is "  # how the message begins that a loss which is not finite ends training with
 _locks: set[IO[str]] = set()  # held by this process
 # A worker that outlives this process must not hold the folder any longer: the same command continues at once.
 os.register_at_fork(after_in_child=lambda: [lock.close() for lock in _locks])
@@ -150,13 +151,27 @@ class RunFolder:
             return None
 
     @property
+    def failure(self) -> str | None:
+        """Why the last start ended, if a loss was not finite: `the loss is nan at step 8 (epoch 2)`."""
+        try:
+            lines = self.log_file.read_text(encoding="utf-8").splitlines()
+        except (OSError, ValueError):
+            return None
+        for line in lines[-2:]:  # a warning of unreadable images may follow
+            message = line.partition("  ")[2]
+            if message.startswith(FAILURE):
+                return message.partition(":")[0]
+        return None
+
+    @property
     def state(self) -> str:
         """Method, arm, state and epoch, in one line."""
         config = self.config
         arm = "baseline" if config.get("hierarchy") is None else "HIRL"
         epoch = max((line["epoch"] for line in self.metrics()), default=0)
         state = "finished" if self.finished else "unfinished"
-        return f"{self.method_name}, {arm}, {state}, epoch {epoch:.4g} of {config['epochs']}"
+        why = "" if self.finished or self.failure is None else f"; it stopped since {self.failure}"
+        return f"{self.method_name}, {arm}, {state}, epoch {epoch:.4g} of {config['epochs']}{why}"
 
     @property
     def method_name(self) -> str:

@@ -51,6 +51,8 @@ def find_encoder(run: RunFolder, *, method: str | type[Method] | None = None) ->
         if run.saved:
             raise ValueError(f"{str(run.folder)!r} is unfinished and its last.ckpt is missing: there is no encoder")
         run.check_exists()
+        if run.failure is not None:
+            raise ValueError(f"{str(run.folder)!r} has no encoder: training stopped since {run.failure}")
         raise ValueError(f"{str(run.folder)!r} has no encoder yet: training writes it after its last epoch")
     trained = load_trained(run, method=method)
     built, plan = trained.method, trained.method.plan

@@ -28,6 +28,18 @@ def no_progress(_task: str, _done: int, _total: int) -> None:
     """Show nothing."""
 
 
+def on_terminal() -> bool:
+    """Whether bars are shown."""
+    return Console(stderr=True).is_terminal
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in its natural unit: `about 40 s`, `about 12 min`, `about 3.5 h`."""
+    if seconds < 90:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
+
+
 @contextmanager
 def progress_bars() -> Iterator[Progress]:
     """Show a bar per task with its rate and the time remaining; off a terminal, print a line when a task is done."""

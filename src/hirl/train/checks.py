@@ -28,9 +28,12 @@ def find_method(method: Method | type[Method] | str | None) -> Method | type[Met
         method = find_class(method, Method)
     method = DEFAULT_METHOD if method is None else method
     if isinstance(method, type) and issubclass(method, Method):
-        return method if small_recipe(method) else method()
+        if small_recipe(method):
+            return method
+        method = method()
     if not isinstance(method, Method):
         raise ValueError(f"method is {method!r}, but must be a method such as hirl.methods.DINO()")
+    _ = method.arguments  # a ValueError if the constructor does not name them all
     return method
 
 
@@ -50,6 +53,7 @@ def as_hierarchy(hierarchy: Hierarchy | Mapping[str, Any] | None) -> Hierarchy |
 OPTIONAL = ("epochs", "batch_size", "image_size", "devices", "workers")  # may be None, for the default
 MINIMA = dict.fromkeys(("seed", "keep_every", "knn_every", "checkpoint_minutes", "workers"), 0)
 MINIMA |= {"batch_size": 2, "image_size": 8}  # losses compare images of a batch; networks downsample
+MAXIMA = {"seed": 2**63 - 1}  # of torch's generators
 CHOICES = {"precision": get_args(Precision), "accelerator": ("auto", "cpu", "cuda", "mps")}
 
 
@@ -66,6 +70,14 @@ def check_numbers(**numbers: Any) -> None:
             raise ValueError(f"{name} is {value!r}, but must be {noun} of at least {least}")
         if not value >= least:  # also catches NaN
             raise ValueError(f"{name} is {value}, but must be at least {least}")
+        if name in MAXIMA and value > MAXIMA[name]:
+            raise ValueError(f"{name} is {value}, but must be at most {MAXIMA[name]}")
+
+
+def check_out(out: str | os.PathLike[str] | None) -> None:
+    """Refuse an empty text, such as an unset variable of a shell: as a path it would be the current folder."""
+    if out is not None and not os.fspath(out):
+        raise ValueError("out is '', but must be the path of a folder, or left out: the current folder is .")
 
 
 def check_choices(**given: Any) -> None:
@@ -75,14 +87,20 @@ def check_choices(**given: Any) -> None:
 
 
 def check_settings(
-    settings: Settings, images: ImageSet, *, stage_one: str | os.PathLike[str] | None, fork_at: Collection[int]
+    settings: Settings,
+    images: ImageSet,
+    *,
+    processes: int,
+    stage_one: str | os.PathLike[str] | None,
+    fork_at: Collection[int],
 ) -> None:
-    """Check that the settings fit each other, the images, and a fork of stage one."""
+    """Check that the settings fit each other, the images, the processes, and a fork of stage one."""
     if settings.batch_size % settings.accumulate:
         raise ValueError(
             f"accumulate is {settings.accumulate}, but must divide the batch_size of {settings.batch_size} into equal "
             "parts"
         )
+    _check_shares(settings.batch_size, settings.accumulate, processes)
     check_ranges(settings.method)
     _check_adaptation(settings)
     hierarchy = settings.hierarchy
@@ -94,6 +112,20 @@ def check_settings(
         given = ", ".join(map(str, fork_at))
         raise ValueError(f"--fork_at is {given}, but must be epochs from 1 to {settings.epochs - 1}")
     check_sizes(images, hierarchy, batch_size=settings.batch_size, epochs=settings.epochs)
+
+
+def _check_shares(batch_size: int, accumulate: int, processes: int) -> None:
+    """Check that the processes can share each part of a batch equally."""
+    divisor = accumulate * processes
+    if batch_size % divisor == 0:
+        return
+    below = batch_size // divisor * divisor
+    fitting = " or ".join(str(size) for size in (below, below + divisor) if size)
+    of_parts = "" if accumulate == 1 else f"{divisor}, {accumulate} parts (--accumulate) on each of "
+    raise ValueError(
+        f"batch_size is {batch_size}, but must be a multiple of {of_parts}the {processes} processes (--devices, "
+        f"--nodes): {fitting} would do"
+    )
 
 
 def _check_adaptation(settings: Settings) -> None:

@@ -12,6 +12,7 @@ from hirl.files import atomic_write
 from hirl.methods.base import Plan
 from hirl.methods.foreign_state import ForeignState
 from hirl.runs.checkpoint import load_checkpoint
+from hirl.runs.folder import FAILURE
 from hirl.train.finite_losses import NotFinite
 from hirl.train.job import Job
 from hirl.train.settings import Settings
@@ -86,7 +87,8 @@ def failure_message(error: NotFinite, job: Job, plan: Plan) -> str:
     good = load_checkpoint(run.checkpoint_file)["step"] if run.checkpoint_file.exists() else None
     kept = f"the last good checkpoint is from step {good}" if good is not None else "there is no checkpoint yet"
     epoch = error.step // plan.steps_per_epoch + 1
+    precise = "" if job.settings.precision == "32-true" else " or use precision 32-true"
     return (
-        f"the loss is {error.loss} at step {error.step} (epoch {epoch}): lower the learning rate or use precision "
-        f"32-true; the images of the batch are listed in {str(listed)!r}, and {kept}"
+        f"{FAILURE}{error.loss} at step {error.step} (epoch {epoch}): lower the learning rate{precise}; the images of "
+        f"the batch are listed in {str(listed)!r}, and {kept}"
     )

@@ -133,6 +133,7 @@ def pretrain(
     checks.check_numbers(epochs=epochs, batch_size=batch_size, image_size=image_size, seed=seed, accumulate=accumulate)
     checks.check_numbers(nodes=nodes, devices=None if devices == "auto" else devices, workers=workers)
     checks.check_numbers(knn_every=knn_every, keep_every=keep_every, checkpoint_minutes=checkpoint_minutes)
+    checks.check_out(out)
     checks.check_choices(precision=precision, accelerator=accelerator)
     opened = open_training_images(given, workers=workers, strict=strict)
     run = Run(checks.default_run_folder(opened.name, given) if out is None else out)
@@ -140,7 +141,7 @@ def pretrain(
     start = open_start(given, run, heads=method is not None)
     processes = count_processes(accelerator, devices=devices, nodes=nodes)
     settings, summary = resolve(given, opened, start, run, accelerator, processes)
-    checks.check_settings(settings, opened.images, stage_one=stage_one, fork_at=fork_at)
+    checks.check_settings(settings, opened.images, processes=processes, stage_one=stage_one, fork_at=fork_at)
     fabric = launch(accelerator, devices=devices, nodes=nodes, precision=precision)
     job = Job(fabric, run, settings, opened, start)
 
@@ -154,11 +155,12 @@ def pretrain(
         if summary:
             job.announce(summary)
         _announce_start(job)
-        components = setup.build(fabric, settings, opened, start, compile_networks=compile)
+        components = setup.build(fabric, settings, opened, start, compile_networks=compile, announce=job.announce)
         base = None if stage_one is None or state is not None else Run(stage_one)
         state = state if base is None else stage_one_state(job, base)
         first = 0 if state is None else int(state["step"])
         _begin(job, components, first, final_tree=state is not None and state["finished"])
+        _report_unreadable(job)  # those that are known by now
 
         store = RunStore(
             run, components.plan, checkpoint_minutes=checkpoint_minutes, keep_every=keep_every, fork_at=fork_at
@@ -223,7 +225,7 @@ def _begin(job: Job, components: Components, first: int, *, final_tree: bool) ->
 
 def _fit(job: Job, loop: Loop) -> None:
     """Train to the end. However training ends, the log says why and skipped.txt lists the unreadable images."""
-    run, skipped = job.run, job.data.skipped
+    run, known = job.run, len(job.data.skipped)
     try:
         loop.fit()
     except NotFinite as error:
@@ -237,9 +239,16 @@ def _fit(job: Job, loop: Loop) -> None:
         job.fabric.barrier()  # a launcher that sees another process end may kill the first one
         raise
     finally:
-        if job.is_first and len(skipped):
-            skipped.write(run.skipped_file)
-            job.announce(f"warning: {skipped.summary(job.data.images.name)}; all are listed in {run.skipped_file}")
+        if len(job.data.skipped) > known:
+            _report_unreadable(job)
+
+
+def _report_unreadable(job: Job) -> None:
+    """List the images in skipped.txt that could not be read so far, and say so."""
+    skipped, file = job.data.skipped, job.run.skipped_file
+    if job.is_first and len(skipped):
+        skipped.write(file)
+        job.announce(f"warning: {skipped.summary(job.data.images.name, len(job.data))}; all are listed in {file}")
 
 
 def _finish(job: Job, components: Components) -> None:

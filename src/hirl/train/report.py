@@ -19,6 +19,7 @@ from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method, Plan
 from hirl.run import Run
 from hirl.runs.metrics import IMAGES_PER_SECOND, LOSS_IMAGE, LOSS_SPD, RECENT, SECONDS_EPOCH, WAITING_FOR_DATA
+from hirl.terminal.progress import duration_text
 from hirl.train.health import Health, check_loss, check_representations, check_tree
 from hirl.train.job import Job
 from hirl.train.machine import size_text, used_memory
@@ -211,13 +212,6 @@ def _status(means: Mapping[str, float], throughput: _Throughput) -> str:
     losses = "".join(f"{loss.name} {means[loss.name]:.4f}, " for loss in (LOSS_IMAGE, LOSS_SPD) if loss.name in means)
     speed = throughput.figures()
     return f"{losses}{speed[IMAGES_PER_SECOND.name]:,.0f} images/s, {speed[WAITING_FOR_DATA.name]:.0%} waiting for data"
-
-
-def duration_text(seconds: float) -> str:
-    """A duration in its natural unit: `about 40 s`, `about 12 min`, `about 3.5 h`."""
-    if seconds < 90:
-        return f"about {seconds:.0f} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.1f} h"
 
 
 def start_wandb(project: str, run: Run) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -56,10 +57,14 @@ def build(
     start: Start | None = None,
     *,
     compile_networks: bool = False,
+    announce: Callable[[str], None] = lambda _: None,
 ) -> Components:
-    """Build the loaders, the method's networks, with random weights or those of `start`, and the heads of HIRL."""
+    """Build the loaders, the method's networks, with random weights or those of `start`, and the heads of HIRL.
+
+    `announce`: for the pass that computes features of a frozen encoder.
+    """
     method, seed = settings.method, settings.seed
-    loader, evaluation_loader = _open_loaders(fabric, settings, data, start)
+    loader, evaluation_loader = _open_loaders(fabric, settings, data, start, announce)
     steps = len(loader) // settings.accumulate
     plan = Plan(
         settings.epochs, steps, settings.batch_size, settings.image_size, settings.channels, settings.accumulate
@@ -86,7 +91,7 @@ def build(
 
 
 def _open_loaders(
-    fabric: Fabric, settings: Settings, data: TrainingImages, start: Start | None
+    fabric: Fabric, settings: Settings, data: TrainingImages, start: Start | None, announce: Callable[[str], None]
 ) -> tuple[Loader | FeatureLoader, EvaluationLoader | CachedFeatureLoader]:
     """Loaders of views and of all images uncropped; both yield cached features if the encoder stays frozen."""
     share = RankArguments(rank=fabric.global_rank, world_size=fabric.world_size, device=fabric.device)
@@ -95,7 +100,7 @@ def _open_loaders(
     if start is None or not settings.method.has_adapter:
         loader = Loader(data.images, views, batch_size=batch_size, seed=seed, **reading, **share)
         return loader, EvaluationLoader(data.images, size=settings.image_size, **reading, **share)
-    cached = start_features(fabric, settings, data, start.encoder)
+    cached = start_features(fabric, settings, data, start.encoder, announce)
     features = FeatureLoader(
         cached,
         len(views),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from hirl.terminal.progress import duration_text
 from hirl.terminal.tables import Cells
 from hirl.train.machine import Machine, size_text
 from hirl.train.memory import WARN
-from hirl.train.report import duration_text
 from hirl.train.speed import DATA, REFRESH, SPD, STAGES, Speed, TimedRecipe
 
 MUCH_DATA = 0.25  # share of the time above which reading images or making views is reported as slow

@@ -6,13 +6,18 @@ checkpoint of the method's own authors, the heads are loaded too.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
+from hirl import ranks
+from hirl.data.sources.image_set import BadImage
 from hirl.data.views.normalisation import default_normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import width
@@ -25,12 +30,14 @@ from hirl.methods.base import Method
 from hirl.methods.foreign_state import ForeignState, find_foreign_state
 from hirl.methods.parts.augmentations import moco_view
 from hirl.run import Run
-from hirl.terminal.progress import Progress, no_progress, progress_bars
+from hirl.signals import Stopped, stop_signals
+from hirl.terminal.progress import Progress, duration_text, no_progress, on_terminal, progress_bars
 from hirl.train.adaptation_defaults import adaptation_recipe
 from hirl.train.settings import GivenSettings, Settings, earlier_settings
 from hirl.train.training_images import TrainingImages
 
 AUTO = "auto"
+ESTIMATED_AFTER = 5.0  # seconds of a pass
 
 
 @dataclass(frozen=True)
@@ -101,11 +108,16 @@ def open_heads(source: str, method: Method | type[Method]) -> ForeignState | Non
     return find_foreign_state(method, path)
 
 
-def start_features(fabric: Fabric, settings: Settings, data: TrainingImages, start: Encoder) -> CachedViews:
-    """The frozen encoder's features of all training images and of views of them; the first process computes them."""
+def start_features(
+    fabric: Fabric, settings: Settings, data: TrainingImages, start: Encoder, announce: Callable[[str], None]
+) -> CachedViews:
+    """The frozen encoder's features of all training images and of views of them; the first process computes them.
+
+    A stop signal to any process ends all of them with Stopped, once what is computed has been saved.
+    """
     count, size = fitting_views(len(data), width(start.network), settings.cached_views), settings.image_size
 
-    def compute(progress: Progress = no_progress) -> CachedViews:
+    def compute(**watch: Callable[..., Any]) -> CachedViews:
         return compute_or_load_views(
             start.network,
             start.sha256,
@@ -114,15 +126,72 @@ def start_features(fabric: Fabric, settings: Settings, data: TrainingImages, sta
             count,
             size=size,
             device=fabric.device,
-            progress=progress,
+            **watch,
             **data.reading(settings),
         )
 
-    if fabric.is_global_zero:
-        with progress_bars() as progress:
-            compute(progress)
-    fabric.barrier()
-    return compute()
+    with stop_signals() as should_stop:
+        stopped = "stopped before the first epoch"
+        if fabric.is_global_zero:
+            report = no_progress if on_terminal() else _Estimate(announce)
+            try:
+                with progress_bars() as bars:
+
+                    def progress(task: str, done: int, total: int) -> None:
+                        bars(task, done, total)
+                        report(task, done, total)
+
+                    compute(begin=_begin(announce, report), progress=progress, should_stop=should_stop)
+            except Stopped as error:
+                stopped = str(error)
+        stop = bool(ranks.world().max(torch.tensor(float(should_stop()))))
+        if stop:
+            announce(f"{stopped}; the same command continues")
+            fabric.barrier()  # a launcher that sees another process end may kill the first one
+            raise Stopped
+    found = compute()
+    if fabric.is_global_zero and not len(data.skipped):  # features of an earlier run: it alone has met the bad images
+        _note_unreadable(data, found.readable)
+    return found
+
+
+def _begin(announce: Callable[[str], None], report: Progress) -> Progress:
+    """Announce a pass that begins or goes on."""
+
+    def begin(task: str, done: int, total: int) -> None:
+        place = f"continues at image {done:,} of {total:,}" if done else f"computed once, for {total:,} images"
+        announce(f"{task}: {place}")
+        report(task, done, total)
+
+    return begin
+
+
+class _Estimate:
+    """Announces once, some seconds after a pass has begun, how long the rest will take."""
+
+    def __init__(self, announce: Callable[[str], None]) -> None:
+        self.announce = announce
+        self.began: tuple[float, int] | None = None
+        self.is_announced = False
+
+    def __call__(self, task: str, done: int, total: int) -> None:
+        if self.began is None:
+            self.began = time.monotonic(), done
+            return
+        seconds, images = time.monotonic() - self.began[0], done - self.began[1]
+        if self.is_announced or seconds < ESTIMATED_AFTER or done == total:
+            return
+        self.is_announced = True
+        left = duration_text(seconds / images * (total - done))
+        self.announce(f"{task}: {left} left, measured over {images:,} images")
+
+
+def _note_unreadable(data: TrainingImages, readable: Tensor) -> None:
+    for index in (~readable).nonzero()[:, 0].tolist():
+        try:
+            data.images.read(index)
+        except BadImage as bad:
+            data.skipped.add(bad)
 
 
 def check_same_start(run: Run, start: Start, weights: dict[str, Tensor]) -> None:

@@ -54,6 +54,8 @@ def open_images(
     if not isinstance(source, str | os.PathLike):
         return _open_object(source, split, channels)
     text = os.fspath(source)
+    if not text:  # an unset variable of a shell; as a path it would be the current folder
+        raise ValueError("data is '', but must be a path or the name of a data set: the current folder is .")
     path = Path(text).expanduser()
     drawn = _SHAPES_NAME.fullmatch(text)
     if drawn and root is None and not path.exists():

@@ -32,11 +32,11 @@ class Skipped:
     def __iter__(self) -> Iterator[BadImage]:
         return (self._found[index] for index in sorted(self._found))
 
-    def summary(self, name: str) -> str:
-        """A sentence for users: the number of images, and the first of them."""
+    def summary(self, name: str, count: int) -> str:
+        """A sentence for users: how many of the `count` images, and the first of them."""
         return (
-            f"{len(self)} of the images of {name} could not be read and were replaced by others; the first: "
-            f"{next(iter(self))}"
+            f"{len(self):,} of the {count:,} images of {name} cannot be read, and in training another image takes "
+            f"their place; the first: {str(next(iter(self))).rstrip('.')}"
         )
 
     def write(self, path: Path) -> None:
