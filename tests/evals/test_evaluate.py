@@ -111,7 +111,7 @@ def test_a_result_for_another_crop_is_not_reused(picture_files: Path, tmp_path: 
 def test_both_arms_have_a_tree_to_compare(runs: dict[str, Run]) -> None:
     (found,) = runs["base"].evaluate(TreeAgreement(levels=(24, 6)), device="cpu", quiet=True).values()
     assert found.chosen["levels"] == [24, 6]
-    assert {row["tree"] for row in found.rows if "tree" in row} == {"tree", "sampled", "Ward", "K-means"}
+    assert {row["tree"] for row in found.rows if "tree" in row} == {"tree", "Ward", "K-means"}
     assert {row["from"] for row in found.rows if "from" in row} == {"pooled features", "z0"}
 
 
