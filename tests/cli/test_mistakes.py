@@ -144,6 +144,7 @@ LINES: dict[str, str] = {
     # evaluate
     "evaluate": "subject",
     "evaluate {nothing}": "nothing",
+    "evaluate {run} transfer": "transfer needs images other than the run's: name them with --data",
     "evaluate {flat} knn": "flat",
     "evaluate {bad} knn --data {npz}": "bad.yaml",
     "evaluate resnet9000 knn --data {npz}": "resnet9000",

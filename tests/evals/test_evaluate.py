@@ -115,6 +115,23 @@ def test_both_arms_have_a_tree_to_compare(runs: dict[str, Run]) -> None:
     assert {row["from"] for row in found.rows if "from" in row} == {"pooled features", "z0"}
 
 
+def test_heads_that_cannot_be_loaded_are_reported_before_any_pass(
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of a method of one's own that is not named."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise ValueError("name the class yourself")
+
+    def passed(*_: object, **__: object) -> None:
+        raise AssertionError("images were passed through the network")
+
+    monkeypatch.setattr(Encoder, "load_trained", refused)
+    monkeypatch.setattr("hirl.features.extractor.extract_features", passed)
+    with pytest.raises(ValueError, match="tree: name the class yourself"):
+        runs["hirl"].evaluate("knn", "tree", out=tmp_path / "out", cache=None, quiet=True)
+
+
 def test_a_second_task_uses_the_cached_features(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
     run = runs["hirl"]
     first = run.evaluate(QUICK, TreeAgreement(sample=50), device="cpu", quiet=True)

@@ -313,6 +313,7 @@ def test_an_arm_with_options_of_the_builder_alone_is_hierarchical_k_means() -> N
         (["--tasks", "semisup", "--semisup.level", "9"], "semisup: level is 9"),
         (["--tasks", "finetune", "--finetune.epochs", "0"], "finetune: "),
         (["--tasks", "tree", "--tree.levels", "5", "50"], "tree: levels"),
+        (["--tasks", "transfer"], "transfer needs images other than the run's: name them with --evaluation_data"),
         (["--tasks", "knn", "--knn.ks", "0"], "knn: ks are (0,)"),
         (["--tasks", "sing"], "there is no evaluation 'sing'"),
         (["--epochs", "0"], "at least 1"),

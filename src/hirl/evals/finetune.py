@@ -143,6 +143,10 @@ class Transfer(FineTune):
 
     name: ClassVar[str] = "transfer"
 
+    @property
+    def needs(self) -> Needs:
+        return replace(super().needs, other_images=True)
+
 
 def transformer_width(subject: Subject) -> int:
     """The width that selects a transformer's settings; ViT-B's without tokens."""

@@ -21,6 +21,7 @@ from hirl.evals import find_evaluation
 from hirl.evals.base import Evaluation
 from hirl.evals.evaluate import evaluate
 from hirl.evals.labels import check_labels
+from hirl.evals.subject import check_images_named
 from hirl.features.image_request import ImageRequest
 from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
 from hirl.run import Run
@@ -221,6 +222,7 @@ def _checked_images(
         evaluated = ImageRequest(evaluation_data, test_data, None, None, channels)
     for asked in tasks:
         task = find_evaluation(asked)() if isinstance(asked, str) else asked
+        check_images_named(task, evaluation_data, "evaluation_data")
         try:
             parts = task.open_parts(evaluated)
             if task.needs.labels:
