@@ -25,7 +25,7 @@ from hirl.encoders.weights_source import ImageFormat
 from hirl.evals import KNN, Clustering, TreeAgreement
 from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.features import extractor
-from hirl.features.open_encoder import open_encoder
+from hirl.features.open_encoder import Encoder, open_encoder
 from hirl.metrics.knn import knn_accuracy
 from hirl.run import Run
 from hirl.runs.results import list_results

@@ -94,7 +94,8 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
     assert float(accuracy["difference"]) == pytest.approx(mean)
     assert float(accuracy["standard_error"]) == pytest.approx(error)
     assert float(accuracy["seed_1"]) == of("HIRL", 1)
-    assert f"{100 * mean:+.2f} ± {100 * error:.2f}" in shown
+    difference = f"{100 * mean:+.2f}".replace("-", "−")
+    assert f"{difference} ± {100 * error:.2f}" in shown
     for arm in ("base", "HIRL"):
         values = [100 * of(arm, seed) for seed in (0, 1)]
         assert f"{sum(values) / 2:.2f} ± {abs(values[0] - values[1]) / 2**0.5:.2f}" in shown
