@@ -8,6 +8,7 @@ import math
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,7 @@ def test_an_arm_with_options_of_the_builder_alone_is_hierarchical_k_means() -> N
         (["--linear.rates", "0.1"], "--linear.rates is for the task linear"),
         (["--arms", "HIRL"], "neither a file nor a recipe 'HIRL'"),
         (["--arms", "small/dino"], "must hold options of hierarchy only"),
+        (["--arms", "a/b: weight=3"], "the arm 'a/b' has a slash in its name"),
         (["--arms", "base: weight=3"], "cannot be called base"),
         (["--arms", "a: weight=3", "a: weight=2"], "twice"),
         (["--arms", "a b: weight=3", "a-b: weight=2"], "the same folder"),
@@ -330,6 +332,23 @@ def test_a_mistake_is_one_sentence(
     assert expected in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_the_comparison_is_not_written_among_other_files(
+    room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.tex").touch()
+    assert main(line_for(room, tmp_path)) == 2
+    assert "is not empty and has neither runs nor tables" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_runs_are_named_after_the_stem_of_their_recipe(tmp_path: Path) -> None:
+    named = partial(comparison._folder_names, folder=tmp_path)
+    assert named(["a/mine.yaml", "small/dino"]) == {"a/mine.yaml": "mine", "small/dino": "small-dino"}
+    assert named(["a/mine.yaml", "b/mine.yaml"]) == {name: name.replace("/", "-") for name in ("a/mine.yaml", "b/mine.yaml")}
+    (tmp_path / "a-mine.yaml-base-0").mkdir()  # of an earlier version
+    assert named(["a/mine.yaml"]) == {"a/mine.yaml": "a-mine.yaml"}
 
 
 def test_the_comparison_is_not_written_among_the_images(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -57,7 +58,10 @@ def named_arms(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         if name in arms:
             raise ValueError(f"--arms has the arm {name!r} twice, but names must differ")
         if not colon:
-            arms[name] = _settings_of_file(name)
+            file, name = name, name if "/" not in name else Path(name).stem
+            if name in arms:
+                raise ValueError(f"--arms has the arm {name!r} twice, but names must differ")
+            arms[name] = _settings_of_file(file)
             continue
         found = [_setting(setting, "--arms") for setting in settings.split()]
         arms[name] = dict(found)
