@@ -288,6 +288,9 @@ def test_an_arm_with_options_of_the_builder_alone_is_hierarchical_k_means() -> N
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
+        (["--ablate", "weight=-3"], "the arm weight=-3: weight is"),
+        (["--ablate", "levels=10,100"], "the arm levels=10-100: levels"),
+        (["--method.lr", "3"], "--method.lr is not an option of compare: it is a setting of recipe files"),
         (["--ablate", "depth=3"], "there is no setting 'depth': choose from levels"),
         (["--ablate", "weight"], "must be a setting and its value"),
         (["--ablate", "levels=6,x"], "levels"),
@@ -346,7 +349,9 @@ def test_the_comparison_is_not_written_among_other_files(
 def test_runs_are_named_after_the_stem_of_their_recipe(tmp_path: Path) -> None:
     named = partial(comparison._folder_names, folder=tmp_path)
     assert named(["a/mine.yaml", "small/dino"]) == {"a/mine.yaml": "mine", "small/dino": "small-dino"}
-    assert named(["a/mine.yaml", "b/mine.yaml"]) == {name: name.replace("/", "-") for name in ("a/mine.yaml", "b/mine.yaml")}
+    assert named(["a/mine.yaml", "b/mine.yaml"]) == {
+        name: name.replace("/", "-") for name in ("a/mine.yaml", "b/mine.yaml")
+    }
     (tmp_path / "a-mine.yaml-base-0").mkdir()  # of an earlier version
     assert named(["a/mine.yaml"]) == {"a/mine.yaml": "a-mine.yaml"}
 

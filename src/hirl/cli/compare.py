@@ -18,6 +18,10 @@ from hirl.config.parser import Parser
 def options(parser: Parser) -> None:
     from hirl.studies.compare import compare
 
+    for option in parser.line.options:
+        if (named := option.partition(".")[0]) in ("method", "hierarchy"):
+            other = ", or of arms (--arms, --ablate)" if named == "hierarchy" else ""
+            raise ValueError(f"--{option} is not an option of compare: it is a setting of recipe files{other}")
     parser.add_argument("data", help="Labelled images: a folder, a .npz file, or a known name such as shapes.")
     parser.add_argument("recipes", nargs="+", help="Recipes such as small/dino, or YAML files of options.")
     parser.add_options(compare, skip={"data", "recipes", "tasks", "arms", "ablate", "classes"})

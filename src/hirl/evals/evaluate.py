@@ -238,4 +238,6 @@ def _results_folder(run: RunFolder | None, out: str | os.PathLike[str] | None) -
 def _cache_folder(run: RunFolder | None, cache: str | os.PathLike[str] | None) -> Path | None:
     if cache == AUTO:
         return None if run is None else Path(run.features_folder)
+    if cache is not None and Path(cache).is_file():
+        raise ValueError(f"cache is {os.fspath(cache)!r}, which is a file, but must be a folder")
     return None if cache is None else Path(cache)

@@ -134,9 +134,7 @@ class TreeAgreement(Evaluation):
 
         return self.builder(features, levels, seed=subject.seed, progress=progress)
 
-    def _references(
-        self, subject: Subject, levels: tuple[int, ...], test: Tensor
-    ) -> tuple[Trees, Trees]:
+    def _references(self, subject: Subject, levels: tuple[int, ...], test: Tensor) -> tuple[Trees, Trees]:
         """Trees, and flat clusters, of one sample of the training images, with the test images.
 
         The levels are those of the tree; of too small a sample, levels that fit it.

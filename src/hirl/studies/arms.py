@@ -73,7 +73,11 @@ def change(
             raise ValueError(f"the arm {arm!r}: there is no setting {name!r}: choose from {names}")
     given = settings.get("builder", hierarchy.builder)
     own = [type(given)] if isinstance(given, TreeBuilder) else []
-    return Hierarchy(**load(Hierarchy, plain, source=f"the arm {arm}", classes=[*classes, *own]))
+    options = load(Hierarchy, plain, source=f"the arm {arm}", classes=[*classes, *own])
+    try:
+        return Hierarchy(**options)
+    except ValueError as error:
+        raise ValueError(f"the arm {arm}: {error}") from error
 
 
 def arm_folder(name: str) -> str:

@@ -273,10 +273,7 @@ def _folder_names(recipes: Sequence[str], folder: Path) -> dict[str, str]:
     The whole path if runs of that name are there, from an earlier version.
     """
     full = {name: name.replace("/", "-") for name in recipes}
-    short = {
-        name: Path(name).stem if Path(name).suffix in (".yaml", ".yml") else kept
-        for name, kept in full.items()
-    }
+    short = {name: Path(name).stem if Path(name).suffix in (".yaml", ".yml") else kept for name, kept in full.items()}
     taken = list(short.values())
     return {
         name: full[name] if taken.count(kept) > 1 or _has_runs(folder, full[name]) else kept

@@ -39,7 +39,12 @@ def write_plots(
     methods = dict.fromkeys(method for found in figures.values() for method, _ in found)
     height = max(PANEL[1], 0.7 + 0.13 * (len(methods) + 1) * (len(arms) - 1))
     paired_figures = {name: found for name, found in figures.items() if _has_pairs(found)}
-    _write(folder / "differences", paired_figures or figures, partial(_difference_panel, arms=arms, together=together), height)
+    _write(
+        folder / "differences",
+        paired_figures or figures,
+        partial(_difference_panel, arms=arms, together=together),
+        height,
+    )
 
 
 def _write(
