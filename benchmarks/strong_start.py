@@ -24,6 +24,7 @@ from hirl.run import Run
 from hirl.studies.arms import BASE
 from hirl.studies.compare import epoch_times
 from hirl.studies.comparison_tables import Figures, numbers, pooled, running_time, side_by_side
+from hirl.terminal.figures import share
 from hirl.terminal.tables import print_tables, write_tables
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
@@ -93,7 +94,7 @@ def _figures(subject: Run | Path, given: argparse.Namespace) -> dict[str, float]
         names = dict.fromkeys(str(row["labels"]) for row in rows)
         for level, name in enumerate(names, start=1):
             (ami,) = (row["AMI"] for row in rows if (row["level"], row["labels"]) == (level, name))
-            figures[f"{CUT}, AMI, {name}"] = float(ami)
+            figures[f"{CUT}, AMI, {name}"] = share(float(ami))
     return figures
 
 

@@ -144,8 +144,11 @@ LINES: dict[str, str] = {
     # evaluate
     "evaluate": "subject",
     "evaluate {nothing}": "nothing",
+    "evaluate {run} transfer": "transfer needs images other than the run's: name them with --data",
     "evaluate {flat} knn": "flat",
     "evaluate {bad} knn --data {npz}": "bad.yaml",
+    "evaluate {run}/tree.safetensors knn --data {npz}": "tree.safetensors' is a prototype tree, not an encoder",
+    "evaluate {run} knn --cache {bad}": "which is a file, but must be a folder",
     "evaluate resnet9000 knn --data {npz}": "resnet9000",
     "evaluate torchvision:resnet9 knn --data {npz}": "resnet9",
     "evaluate random:resnet10t knn": "data",
@@ -224,9 +227,11 @@ LINES: dict[str, str] = {
     "tune {npz} --config {yaml} --out {run}": "which is itself a run: name another folder",
     "tune {npz} --config {yaml} --out {bad}": "which is a file: name a folder",
     "tune {npz} --config {yaml} --held_out 0": "held_out",
+    "tune {npz} --config {yaml} --hierarchy null": "--hierarchy is null, but tune searches for the settings of a",
+    "tune {npz} --config {yaml} --fork_at 1": "there is no option --fork_at",
     "tune {npz} --config {yaml} --held_out 100000": "held_out",
     "tune {npz} --config {yaml} --levels 3,9": "levels",
-    "tune {npz} --config {yaml} --negatives 0": "negatives",
+    "tune {npz} --config {yaml} --negatives 0": "negatives is 0, but must be at least 1",
     "tune {npz}": "--method is missing",
     "tune {npz} --method null": "--method cannot be null",
     # images, views, cluster
@@ -271,6 +276,7 @@ LINES: dict[str, str] = {
     "tsne {run} --perplexity 0": "--perplexity is 0, but must be a number above 0",
     "tsne {run} --algorithm pca": "--algorithm is pca, but must be one of tsne, umap",
     "export {run} --to onnx": "--out is missing",
+    "export {run} --to onx --out e.x": "did you mean onnx?",
     "export {run} --to tflite --out e.x": "--to is tflite, but must be one of onnx",
     "export {run} --to onnx --out e.txt": "an export to onnx is a file named *.onnx, not 'e.txt'",
 }

@@ -161,6 +161,11 @@ def test_a_method_of_ones_own_takes_the_arguments_of_a_recipe_that_names_it(own_
         ("photos/ --method DINO --seed null", "--seed is null, but must be a whole number"),
         ("photos/ --method DINO --strict maybe", "--strict is maybe, but must be true or false"),
         ("photos/ --method DINO --mean some", "--mean is some, but must be a list of numbers, or null"),
+        ("photos/ --method DINO --mean nan nan nan", "--mean is nan, but must be a list of finite numbers, or null"),
+        ("photos/ --method dino", "for your own; did you mean DINO?"),
+        ("photos/ --method DINO --hierarchy.levels 40 a", "unexpected argument 'a' after --hierarchy.levels"),
+        ("photos/ --method DINO --epochs=", "--epochs is '', but must be a whole number"),
+        ("photos/ --method DINO --hierarchy.assign stord", "one of stored, step, or null: did you mean stored?"),
         ("photos/ --method DINO --devices two", "--devices is two, but must be a whole number, or auto"),
         ("photos/ --method DINO --method.dim 2.5", "--method.dim is 2.5, but must be a whole number"),
         (
@@ -213,5 +218,5 @@ def test_the_options_of_one_class_have_a_help_of_their_own(capsys: pytest.Captur
 
 
 def test_rules_in_words() -> None:
-    assert rule(list[list[int]]) == "a list of lists of whole numbers"
+    assert rule(list[list[int]]) == "lists such as 300,30 300,100,10"
     assert rule(tuple[str, ...] | None) == "a list of text, or null"

@@ -16,11 +16,11 @@ from hirl.hierarchy.builder import HierarchicalKMeans
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("not: [a mapping", "is not a YAML file of options: "),
+        ("not: [a mapping", "is not a YAML file of options: line 1, column 16: expected ',' or ']'"),
         ("- 3\n", "is not a YAML file of options: it holds a list"),
         ("just text", "is not a YAML file of options: it holds a str"),
         ("on: 3\n", "is not a YAML file of options: the name True is not text"),
-        (b"\xff\xfe\x00", "is not a YAML file of options: "),
+        (b"\xff\xfe\x00", "is not a YAML file of options: it is not a text file"),
     ],
 )
 def test_a_file_without_options_is_refused_by_name(text: str | bytes, expected: str, tmp_path: Path) -> None:

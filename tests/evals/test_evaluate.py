@@ -25,7 +25,7 @@ from hirl.encoders.weights_source import ImageFormat
 from hirl.evals import KNN, Clustering, TreeAgreement
 from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.features import extractor
-from hirl.features.open_encoder import open_encoder
+from hirl.features.open_encoder import Encoder, open_encoder
 from hirl.metrics.knn import knn_accuracy
 from hirl.run import Run
 from hirl.runs.results import list_results
@@ -111,8 +111,25 @@ def test_a_result_for_another_crop_is_not_reused(picture_files: Path, tmp_path: 
 def test_both_arms_have_a_tree_to_compare(runs: dict[str, Run]) -> None:
     (found,) = runs["base"].evaluate(TreeAgreement(levels=(24, 6)), device="cpu", quiet=True).values()
     assert found.chosen["levels"] == [24, 6]
-    assert {row["tree"] for row in found.rows if "tree" in row} == {"tree", "sampled", "Ward", "K-means"}
+    assert {row["tree"] for row in found.rows if "tree" in row} == {"tree", "Ward", "K-means"}
     assert {row["from"] for row in found.rows if "from" in row} == {"pooled features", "z0"}
+
+
+def test_heads_that_cannot_be_loaded_are_reported_before_any_pass(
+    runs: dict[str, Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as those of a method of one's own that is not named."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise ValueError("name the class yourself")
+
+    def passed(*_: object, **__: object) -> None:
+        raise AssertionError("images were passed through the network")
+
+    monkeypatch.setattr(Encoder, "load_trained", refused)
+    monkeypatch.setattr("hirl.features.extractor.extract_features", passed)
+    with pytest.raises(ValueError, match="tree: name the class yourself"):
+        runs["hirl"].evaluate("knn", "tree", out=tmp_path / "out", cache=None, quiet=True)
 
 
 def test_a_second_task_uses_the_cached_features(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,7 +186,7 @@ def test_a_smaller_batch_is_reported_in_a_line(coloured_subject: Make) -> None:
     subject = replace(coloured_subject("vit"), message=lines.append)
     SemiSupervised(shares=(0.5,), epochs=1).run(subject)
     assert lines == [
-        "semisup 50 %: a batch of 16 instead of the published 1,024, with which 80 images have 0 steps per epoch; "
+        "semisup 50 %: 80 images are fewer than the published batch of 1,024: batch of 16; "
         "the rates follow (0.000125, 0.000125 for the classifier)"
     ]
     lines.clear()
@@ -201,4 +201,6 @@ def test_a_share_that_one_image_per_class_makes_another_is_named_with_its_images
     subject = coloured_subject("cnn", count=20)
     found = SemiSupervised(shares=(0.01, 1.0), epochs=1).run(subject)
     classes = len(subject.train.label_names[0])
-    assert {name.partition(",")[0] for name in found.headline} == {f"1 % ({classes} images)", "100 %"}
+    share = f"{100 * classes / len(subject.train):.2g} %"
+    named = f"1 %, at least one per class: {classes} images = {share}"
+    assert {name.rpartition(", ")[0] for name in found.headline} == {named, "100 %"}

@@ -240,6 +240,17 @@ def test_the_references_share_one_sample(coloured_subject: Callable[..., Subject
     assert max(row["nodes"] for row in by(small.rows, tree=WARD, labels="2 classes") if "nodes" in row) < 24
 
 
+def test_nodes_are_those_of_the_tree_and_its_copy_is_left_out(coloured_subject: Callable[..., Subject]) -> None:
+    """With 60 nodes for few test images some nodes have none; a sample of all images gives the same tree again."""
+    subject = grown_subject(coloured_subject)
+    result = TreeAgreement(levels=(60, 6, 2)).run(subject)
+    rows = by([row for row in result.rows if "AMI" in row], labels="2 classes")
+    assert {row["tree"] for row in rows} == {TREE, WARD, FLAT}
+    for source in (TREE, WARD, FLAT):
+        assert [row["nodes"] for row in by(rows, tree=source)] == [60, 6, 2]
+        assert by(rows, tree=source)[0]["with test images"] < 60
+
+
 def test_retrieval_equals_a_slow_loop(coloured_subject: Callable[..., Subject]) -> None:
     subject = grown_subject(coloured_subject)
     subject.parts["train"].labels = subject.train.labels[torch.randperm(len(subject.train))]  # type: ignore[index]

@@ -8,6 +8,7 @@ import math
 import shutil
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,8 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
     assert float(accuracy["difference"]) == pytest.approx(mean)
     assert float(accuracy["standard_error"]) == pytest.approx(error)
     assert float(accuracy["seed_1"]) == of("HIRL", 1)
-    assert f"{100 * mean:+.2f} ± {100 * error:.2f}" in shown
+    difference = f"{100 * mean:+.2f}".replace("-", "−")
+    assert f"{difference} ± {100 * error:.2f}" in shown
     for arm in ("base", "HIRL"):
         values = [100 * of(arm, seed) for seed in (0, 1)]
         assert f"{sum(values) / 2:.2f} ± {abs(values[0] - values[1]) / 2**0.5:.2f}" in shown
@@ -286,6 +288,9 @@ def test_an_arm_with_options_of_the_builder_alone_is_hierarchical_k_means() -> N
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
+        (["--ablate", "weight=-3"], "the arm weight=-3: weight is"),
+        (["--ablate", "levels=10,100"], "the arm levels=10-100: levels"),
+        (["--method.lr", "3"], "--method.lr is not an option of compare: it is a setting of recipe files"),
         (["--ablate", "depth=3"], "there is no setting 'depth': choose from levels"),
         (["--ablate", "weight"], "must be a setting and its value"),
         (["--ablate", "levels=6,x"], "levels"),
@@ -298,6 +303,7 @@ def test_an_arm_with_options_of_the_builder_alone_is_hierarchical_k_means() -> N
         (["--linear.rates", "0.1"], "--linear.rates is for the task linear"),
         (["--arms", "HIRL"], "neither a file nor a recipe 'HIRL'"),
         (["--arms", "small/dino"], "must hold options of hierarchy only"),
+        (["--arms", "a/b: weight=3"], "the arm 'a/b' has a slash in its name"),
         (["--arms", "base: weight=3"], "cannot be called base"),
         (["--arms", "a: weight=3", "a: weight=2"], "twice"),
         (["--arms", "a b: weight=3", "a-b: weight=2"], "the same folder"),
@@ -313,6 +319,7 @@ def test_an_arm_with_options_of_the_builder_alone_is_hierarchical_k_means() -> N
         (["--tasks", "semisup", "--semisup.level", "9"], "semisup: level is 9"),
         (["--tasks", "finetune", "--finetune.epochs", "0"], "finetune: "),
         (["--tasks", "tree", "--tree.levels", "5", "50"], "tree: levels"),
+        (["--tasks", "transfer"], "transfer needs images other than the run's: name them with --evaluation_data"),
         (["--tasks", "knn", "--knn.ks", "0"], "knn: ks are (0,)"),
         (["--tasks", "sing"], "there is no evaluation 'sing'"),
         (["--epochs", "0"], "at least 1"),
@@ -328,6 +335,25 @@ def test_a_mistake_is_one_sentence(
     assert expected in error
     assert error.count("\n") == 1
     assert not (tmp_path / "out").exists()
+
+
+def test_the_comparison_is_not_written_among_other_files(
+    room: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.tex").touch()
+    assert main(line_for(room, tmp_path)) == 2
+    assert "is not empty and has neither runs nor tables" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_runs_are_named_after_the_stem_of_their_recipe(tmp_path: Path) -> None:
+    named = partial(comparison._folder_names, folder=tmp_path)
+    assert named(["a/mine.yaml", "small/dino"]) == {"a/mine.yaml": "mine", "small/dino": "small-dino"}
+    assert named(["a/mine.yaml", "b/mine.yaml"]) == {
+        name: name.replace("/", "-") for name in ("a/mine.yaml", "b/mine.yaml")
+    }
+    (tmp_path / "a-mine.yaml-base-0").mkdir()  # of an earlier version
+    assert named(["a/mine.yaml"]) == {"a/mine.yaml": "a-mine.yaml"}
 
 
 def test_the_comparison_is_not_written_among_the_images(

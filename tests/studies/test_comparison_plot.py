@@ -11,7 +11,7 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.figure import Figure
 
 from hirl.studies.comparison_plot import _difference_panel, write_plots
-from hirl.terminal.figures import share
+from hirl.terminal.figures import score, share
 
 
 def test_differences_are_taken_within_pairs_and_pooled() -> None:
@@ -36,6 +36,28 @@ def test_differences_are_taken_within_pairs_and_pooled() -> None:
     assert [2, 6] in dots
     assert [-1, 2, 6] in dots
     assert axes.get_legend_handles_labels()[1] == ["HIRL − base"]
+
+
+def test_a_figure_that_the_baseline_lacks_has_no_panel_of_differences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[str, list[tuple[str, str]]] = {}
+
+    def note(plot: Figure, place: Path, **_: object) -> None:
+        name = place.name.split(".")[1] if place.name.startswith(".") else place.name.split(".")[0]
+        drawn[name] = [(axes.get_title(loc="left"), axes.get_xlabel()) for axes in plot.axes]
+        Path(place).touch()
+
+    own = "tree, dendrogram purity of the labels at 120 classes, run's own"
+    figures = {
+        "heights": {("A", "base"): {0: score(0.1)}, ("A", "HIRL"): {0: score(0.2)}},
+        own: {("A", "base"): {}, ("A", "HIRL"): {0: share(0.2)}},
+    }
+    monkeypatch.setattr(Figure, "savefig", lambda self, opened, **_: note(self, Path(opened.name)))
+    write_plots(tmp_path, figures)
+    titles = [[title.replace("\n", " ") for title, _ in of] for of in drawn.values()]
+    assert titles == [["heights", own], ["heights"]]
+    assert [label for of in drawn.values() for _, label in of][-1] == "difference"
 
 
 def test_figures_that_are_not_finite_are_not_drawn(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from scipy.stats import permutation_test, ttest_1samp
 
 from hirl.studies.comparison_tables import FEWEST_EPOCHS, Figures, numbers, pooled, running_time, side_by_side
 from hirl.studies.paired import FLIPS, paired
-from hirl.terminal.figures import share
+from hirl.terminal.figures import score, share
 
 
 @pytest.mark.parametrize("count", [2, 3, 5])
@@ -99,11 +99,25 @@ def test_figures_that_are_not_finite_are_counted_and_left_out() -> None:
     assert math.isnan(csv[-1])
 
 
+def test_differences_have_minus_signs_and_zero_has_none() -> None:
+    base, near = (0.5, 0.6, 0.7), (0.50001, 0.59998, 0.7)
+    figures: Figures = {}
+    for seed in (0, 1, 2):
+        figures["A", "base", seed] = {"knn": share(base[seed]), "heights": score(-0.1)}
+        figures["A", "near", seed] = {"knn": share(near[seed]), "heights": score(-0.3)}
+    _, knn, heights = side_by_side(figures, [0, 1, 2])
+    assert knn[4] == "0.00 ± 0.00"
+    assert heights[2:] == ["−0.100 ± 0.000", "−0.300 ± 0.000", "−0.200 ± 0.000", "– (all equal)"]
+
+
+FEW = "– (too few pairs)"
+
+
 def test_an_arm_without_any_finite_figure_is_reported() -> None:
     figures: Figures = {("A", "base", seed): {"knn": share(0.5)} for seed in (0, 1)}
     figures |= {("A", "HIRL", seed): {"knn": share(value)} for seed, value in ((0, math.nan), (1, math.inf))}
-    assert side_by_side(figures, [0, 1])[1] == ["A", "knn", "50.00 ± 0.00", "NaN", "NaN (2 pairs left out)", ""]
-    assert pooled(figures, [0, 1])[1] == ["knn", "HIRL", "0 of 0", "NaN (2 pairs left out)", "", ""]
+    assert side_by_side(figures, [0, 1])[1] == ["A", "knn", "50.00 ± 0.00", "NaN", "NaN (2 pairs left out)", FEW]
+    assert pooled(figures, [0, 1])[1] == ["knn", "HIRL", "0 of 0", "NaN (2 pairs left out)", FEW, ""]
 
 
 @pytest.mark.parametrize(("base", "hirl", "known"), [(3, 1, False), (3, 0, False), (4, 9, False), (5, 5, True)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hirl.terminal.tables import print_tables, write_tables
+from hirl.terminal.tables import latex, print_tables, write_tables
 
 CELLS = [
     ["method", "figure", "base", "levels=300-30", "difference"],
@@ -25,6 +25,19 @@ def test_a_table_that_does_not_fit_becomes_a_list(
         assert "figures" in shown
         assert all(cell in shown for cell in ("MoCoV2", "knn, 50 classes", "22.04", "+1 ± 2"))
         assert ("│" in shown) == (width >= 80)
+
+
+def test_a_table_for_a_file_is_as_wide_as_it_needs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    wide = [[*row, "x" * 90] for row in CELLS]
+    print_tables({"figures": wide})
+    assert "x" * 90 + " │\n" in capsys.readouterr().out
+
+
+def test_latex_has_signs_in_math() -> None:
+    assert r"a-b & $-$0.10 $\pm$ 0.20 & $<$0.001 & --" in latex("t", [["m"], ["a-b", "−0.10 ± 0.20", "<0.001", "–"]])
 
 
 def test_files_hold_text_for_papers_and_numbers_for_programs(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -17,6 +18,10 @@ from hirl.config.parser import Parser
 def options(parser: Parser) -> None:
     from hirl.studies.compare import compare
 
+    for option in parser.line.options:
+        if (named := option.partition(".")[0]) in ("method", "hierarchy"):
+            other = ", or of arms (--arms, --ablate)" if named == "hierarchy" else ""
+            raise ValueError(f"--{option} is not an option of compare: it is a setting of recipe files{other}")
     parser.add_argument("data", help="Labelled images: a folder, a .npz file, or a known name such as shapes.")
     parser.add_argument("recipes", nargs="+", help="Recipes such as small/dino, or YAML files of options.")
     parser.add_options(compare, skip={"data", "recipes", "tasks", "arms", "ablate", "classes"})
@@ -57,7 +62,10 @@ def named_arms(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         if name in arms:
             raise ValueError(f"--arms has the arm {name!r} twice, but names must differ")
         if not colon:
-            arms[name] = _settings_of_file(name)
+            file, name = name, name if "/" not in name else Path(name).stem
+            if name in arms:
+                raise ValueError(f"--arms has the arm {name!r} twice, but names must differ")
+            arms[name] = _settings_of_file(file)
             continue
         found = [_setting(setting, "--arms") for setting in settings.split()]
         arms[name] = dict(found)

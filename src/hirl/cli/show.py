@@ -18,6 +18,7 @@ from rich.table import Table
 from hirl.cli.collection import page_address
 from hirl.cli.command import Command
 from hirl.config.parser import Parser
+from hirl.config.signatures import parameters
 from hirl.runs.faults import find_faults
 from hirl.runs.folder import RunFolder
 from hirl.runs.metrics import LOSS_IMAGE, LOSS_SPD, last_figures, metric_values
@@ -96,20 +97,29 @@ def show_run(run: RunFolder) -> None:
         versions = ", ".join(f"{name} {number}" for name, number in started[-1]["versions"].items())
         write(f"started {'once' if len(started) == 1 else f'{len(started)} times, last'} with {versions}")
         write(escape("command: " + " ".join(started[-1]["command"])))
-    write(escape(yaml.safe_dump(config, sort_keys=False, allow_unicode=True)))
+    write(escape(yaml.safe_dump(_in_order(config), sort_keys=False, allow_unicode=True)))
+
+
+def _in_order(config: dict[str, Any]) -> dict[str, Any]:
+    """The options as `hirl.pretrain` lists them, the data first."""
+    from hirl.train.pretrain import pretrain
+
+    return {name: config[name] for name in parameters(pretrain) if name in config} | config
 
 
 def _results_table(results: dict[Path, dict[str, Any]]) -> Table:
     """A row per result: its file, the settings that distinguish it, its test images and its headline figures."""
     table = Table(title="results", title_justify="left")
-    for heading in ("file", "tested on", "figures"):
-        table.add_column(heading, overflow="fold")
     settings = distinguishing_settings(results)
+    table.add_column("file", no_wrap=True)  # a broken name cannot be copied
+    told_apart = any(settings.values())
+    for heading in ("settings", "tested on", "figures") if told_apart else ("tested on", "figures"):
+        table.add_column(heading, overflow="fold")
     for file, result in results.items():
         figures = with_kinds(result["headline"], result["kinds"]["headline"])
         shown = "\n".join(f"{name} {format_figure(value)}" for name, value in figures.items())
-        named = "\n".join(filter(None, (file.name, settings[file])))
-        table.add_row(escape(named), escape(tested_on(result)), escape(shown))
+        told = [settings[file]] if told_apart else []
+        table.add_row(*map(escape, (file.name, *told, tested_on(result), shown)))
     return table
 
 

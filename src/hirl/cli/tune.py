@@ -7,12 +7,17 @@ from argparse import Namespace
 from hirl.cli.command import Command
 from hirl.cli.pretrain import check_data, scale_start
 from hirl.config.parser import Parser
+from hirl.config.signatures import parameters
+from hirl.config.values import NULL
 
 
 def options(parser: Parser) -> None:
     from hirl.studies.tune import tune
 
-    parser.add_config_options(tune, positional="data")
+    if parser.line.last_values().get("hierarchy") in NULL:
+        raise ValueError("--hierarchy is null, but tune searches for the settings of a hierarchy: leave the option out")
+    # Each choice is a run of its own from the start.
+    parser.add_config_options(tune, positional="data", only=parameters(tune).keys() - {"stage_one", "fork_at"})
     parser.post_process = scale_start
 
 

@@ -7,6 +7,7 @@ in Python; where a file names that same class, its `init_args` are used.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import os
@@ -62,8 +63,11 @@ def find_class(
     kind = next((kind for kind in classes if is_named(path, kind)), None)
     if kind is None and "." not in path:
         if path not in known:
+            lower = {name.lower(): name for name in known}
+            close = difflib.get_close_matches(path.lower(), lower, n=1)
             raise ValueError(
                 f"there is no {noun} {path!r}: choose one of {', '.join(known)}, or package.module.Class for your own"
+                + (f"; did you mean {lower[close[0]]}?" if close else "")
             )
         kind = known[path]
     elif kind is None:

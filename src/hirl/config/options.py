@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 from hirl.config.classes import known_classes
 from hirl.config.selection import Selection
 from hirl.config.signatures import MISSING, Parameter, parameters
-from hirl.config.values import NUMBERS, Mismatch, convert, join_tokens, list_depth, rule
+from hirl.config.values import NUMBERS, Mismatch, choices, convert, join_tokens, list_depth, rule
 
 HELP_COLUMN = 24
 
@@ -58,7 +59,16 @@ class Option:
             return convert(join_tokens(tokens, self.hint), self.hint)
         except Mismatch as error:
             name = self.name if self.positional else f"--{self.name}"
-            raise ValueError(f"{name} is {' '.join(tokens)}, but must be {rule(self.hint)}") from error
+            shown = " ".join(token or "''" for token in tokens)
+            raise ValueError(f"{name} is {shown}, but must be {self._rule(tokens)}") from error
+
+    def _rule(self, tokens: list[str]) -> str:
+        """The rule of the type, with what these tokens may have meant."""
+        text = rule(self.hint)
+        if list_depth(self.hint) and any(token.lower().lstrip("+-") in ("nan", "inf") for token in tokens):
+            return re.sub(r"\bnumbers", "finite numbers", text)
+        close = difflib.get_close_matches(tokens[0], choices(self.hint), n=1) if tokens else []
+        return text + (f": did you mean {close[0]}?" if close else "")
 
     @property
     def heading(self) -> str:
@@ -96,7 +106,7 @@ def file_values(selection: Selection) -> dict[str, Any]:
         try:
             values[key] = convert(value, hint)
         except Mismatch as error:
-            shown = "null" if value is None else value
+            shown = "null" if value is None else "''" if value == "" else value
             raise ValueError(f"{source!r}: {key} is {shown}, but must be {rule(hint)}") from error
     return values
 
@@ -120,8 +130,8 @@ def unknown_option(name: str, known: Sequence[str], dashes: str = "--") -> str:
     close = [option for option in known if option.rpartition(".")[2] == meant.rpartition(".")[2]]
     close.sort(key=lambda option: option.count("."))
     close += difflib.get_close_matches(meant, known, n=2, cutoff=0.75)
-    choices = " or ".join(f"{dashes}{option}" for option in list(dict.fromkeys(close))[:3])
-    return f"there is no option {dashes}{name}" + (f": did you mean {choices}?" if choices else "")
+    named = " or ".join(f"{dashes}{option}" for option in list(dict.fromkeys(close))[:3])
+    return f"there is no option {dashes}{name}" + (f": did you mean {named}?" if named else "")
 
 
 def options_of(selection: Selection) -> Iterator[Option]:

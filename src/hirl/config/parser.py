@@ -172,10 +172,12 @@ class Parser:
         """The values of the options on the command line, and then of the arguments."""
         values: dict[str, Any] = {}
         arguments: list[str] = []
+        follows: list[str | None] = []  # the option before each of the arguments
         for name, tokens, joined in self.line.groups:
             option = None if name is None else self.options.get(name)
             if name is None:
                 arguments += tokens
+                follows += [None] * len(tokens)
                 continue
             if option is None or option.positional:
                 raise ValueError(self._unknown(name))
@@ -185,12 +187,14 @@ class Parser:
             if not option.consumed:
                 values[name] = option.value(tokens[:count])
             arguments += tokens[count:]
+            follows += [name] * len(tokens[count:])
         for option in self.options.values():
             if option.positional and arguments:
                 own, arguments = (arguments, []) if option.many else (arguments[:1], arguments[1:])
                 values[option.name] = option.value(own)
         if arguments:
-            raise ValueError(f"unexpected argument {arguments[0]!r}")
+            before = follows[-len(arguments)]
+            raise ValueError(f"unexpected argument {arguments[0]!r}" + (f" after --{before}" if before else ""))
         return values
 
     def _unknown(self, name: str) -> str:

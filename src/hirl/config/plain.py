@@ -24,8 +24,12 @@ def read_options(name: str | os.PathLike[str]) -> dict[str, Any]:
     refused = f"{os.fspath(name)!r} is not a YAML file of options"
     try:
         options = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = "" if mark is None else f"line {mark.line + 1}, column {mark.column + 1}: "
+        raise ValueError(f"{refused}: {where}{error.problem}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(f"{refused}: {' '.join(str(error).split())}") from error
+        raise ValueError(f"{refused}: it is not a text file") from error
     if options is None:
         return {}
     if not isinstance(options, dict):

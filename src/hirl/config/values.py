@@ -60,8 +60,18 @@ def rule(hint: Any) -> str:
     if _is_union(hint):
         return ", or ".join(dict.fromkeys(rule(part) for part in parts))
     if origin in LISTS:
+        if list_depth(hint) > 1:
+            return "lists such as 300,30 300,100,10"
         return "a list of " + re.sub(r"^a (whole number|number|list)", r"\1s", rule(parts[0]))
     return RULES.get(origin or hint) or str(hint)
+
+
+def choices(hint: Any) -> list[str]:
+    """The words that a type allows, of all its literals."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is Literal:
+        return [str(part) for part in parts]
+    return [word for part in parts for word in choices(part)] if _is_union(hint) else []
 
 
 def list_depth(hint: Any) -> int:

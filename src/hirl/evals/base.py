@@ -37,6 +37,7 @@ class Needs:
     labels: labels in every part that is opened
     run: the tree and the heads of the run, where there is a run; its result then depends on them
     feature_maps: an encoder with dense feature maps, see `hirl.encoders.backbones.feature_maps`
+    other_images: images that the user names, since those the run was trained on are not meant
     features: pooled features of centre-cropped images. Images that cannot be read are then left out of every part, so
         that features and labels have the same rows; otherwise the evaluation reads images and leaves them out itself
     """
@@ -45,6 +46,7 @@ class Needs:
     labels: bool = False
     run: bool = False
     feature_maps: bool = False
+    other_images: bool = False
     features: bool = True
 
 

@@ -16,7 +16,7 @@ from hirl.data.views.view import check_interpolation
 from hirl.evals.base import Evaluation, Result, Subject
 from hirl.evals.protocol import protocol_of, store, stored
 from hirl.evals.result_tables import print_headline, print_message, print_result
-from hirl.evals.subject import check_needs, make_subject, tree_of, without_unreadable
+from hirl.evals.subject import check_images_named, check_needs, make_subject, tree_of, without_unreadable
 from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import FeatureCache
 from hirl.features.image_request import NoLabels, request_images
@@ -111,6 +111,8 @@ def evaluate(
             f"the same task is named twice in {', '.join(names)}, but results are returned by task: evaluate each in a "
             "call of its own"
         )
+    for task in requested:
+        check_images_named(task, data, "data")
     usual = names == DEFAULT_TASKS  # the command line passes the default tasks with their options
     network: dict[str, Any] = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}
     encoder = open_encoder(subject, **network, channels=channels, method=method)
@@ -150,6 +152,8 @@ def evaluate(
             ready = make_subject(extractor, parts, tree, facts, seed)
             with _prefix_errors(task):
                 check_needs(task, ready)
+                if task.needs.run and encoder.run is not None and not reuse:  # a stored result needs no heads
+                    extractor.load_heads()
             return Prepared(task, ready, extractor)
 
         prepared: list[Prepared] = []  # all before the first one runs
@@ -234,4 +238,6 @@ def _results_folder(run: RunFolder | None, out: str | os.PathLike[str] | None) -
 def _cache_folder(run: RunFolder | None, cache: str | os.PathLike[str] | None) -> Path | None:
     if cache == AUTO:
         return None if run is None else Path(run.features_folder)
+    if cache is not None and Path(cache).is_file():
+        raise ValueError(f"cache is {os.fspath(cache)!r}, which is a file, but must be a folder")
     return None if cache is None else Path(cache)

@@ -143,6 +143,10 @@ class Transfer(FineTune):
 
     name: ClassVar[str] = "transfer"
 
+    @property
+    def needs(self) -> Needs:
+        return replace(super().needs, other_images=True)
+
 
 def transformer_width(subject: Subject) -> int:
     """The width that selects a transformer's settings; ViT-B's without tokens."""
@@ -151,8 +155,10 @@ def transformer_width(subject: Subject) -> int:
 
 def smaller_batch(official: TrainingSettings, settings: TrainingSettings, images: int) -> str:
     """Why and how the batch differs from the published one."""
+    steps = images // official.batch_size
+    few = f"make {steps} step{'s' if steps > 1 else ''} per epoch with" if steps else "are fewer than"
     rates = f"{settings.encoder_lr:.3g}, {settings.classifier_lr:.3g} for the classifier"
     return (
-        f"a batch of {settings.batch_size} instead of the published {official.batch_size:,}, with which {images:,} "
-        f"images have {images // official.batch_size} steps per epoch; the rates follow ({rates})"
+        f"{images:,} images {few} the published batch of {official.batch_size:,}: batch of {settings.batch_size:,}; "
+        f"the rates follow ({rates})"
     )

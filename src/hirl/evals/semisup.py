@@ -77,9 +77,10 @@ class SemiSupervised(FineTune):
 
 
 def _share_name(share: float, images: int, N: int) -> str:
-    """A share in tables; with its number of images if one per class is much more than that share."""
+    """A share in tables; with the real one if one image per class is much more."""
     near = share / 1.5 <= images / N <= share * 1.5
-    return f"{100 * share:.4g} %" + ("" if near else f" ({images} images)")
+    asked = f"{100 * share:.4g} %"
+    return asked if near else f"{asked}, at least one per class: {images:,} images = {100 * images / N:.2g} %"
 
 
 def _names(files: str | Sequence[str]) -> Sequence[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -63,6 +64,12 @@ def without_unreadable(subject: Subject, extractor: Extractor) -> Subject:
         features=lambda part: subject.features(part)[rows[part]],
         representations=None if representations is None else lambda part: representations(part)[rows[part]],
     )
+
+
+def check_images_named(task: Evaluation, data: Any, option: str) -> None:
+    """Raise a ValueError if the evaluation is for other images than the run's, but `option` names none."""
+    if task.needs.other_images and data is None:
+        raise ValueError(f"{task.name} needs images other than the run's: name them with --{option}")
 
 
 def check_needs(task: Evaluation, subject: Subject) -> None:

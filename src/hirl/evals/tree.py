@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,16 @@ SHUFFLES = 5  # of the labels, for the figure at chance
 TREE, OWN, REBUILT, WARD, FLAT = "tree", "run's own", "sampled", "Ward", "K-means"
 
 
+class Assigned(NamedTuple):
+    """The test images in a tree: the nodes per level of the tree, and the path of each image, (N, L)."""
+
+    levels: tuple[int, ...]
+    paths: Tensor
+
+
+Trees = dict[tuple[str, int], Assigned]  # by name, and the number of images that the tree was built from
+
+
 @dataclass(frozen=True, kw_only=True)
 class TreeAgreement(Evaluation):
     """A tree over the training images' features, with the test images assigned to it, against the test images' labels.
@@ -39,7 +49,7 @@ class TreeAgreement(Evaluation):
     that figures of two encoders compare the encoders alone. The tree that a run has learnt with, over its z⁰, is judged
     as well, under a name of its own. Two references have as many nodes per level: Ward linkage, and one flat K-means
     per level. They and another tree are built from the same sample of the training images, and the same test images are
-    assigned to each.
+    assigned to each. The other tree is left out if the sample is all of them, since it would be the same.
 
     Args:
         levels: Nodes per level, fine to coarse; by default fitted to the number of training images.
@@ -50,6 +60,7 @@ class TreeAgreement(Evaluation):
     """
 
     name: ClassVar[str] = "tree"
+    revision: ClassVar[int] = 2  # nodes are those of the tree; they were those that have test images
     levels: tuple[int, ...] | None = None
     sample: int = 5000
     neighbours: int = 10
@@ -77,23 +88,27 @@ class TreeAgreement(Evaluation):
         tree = self._tree(subject)
         subject.progress(self.name, 0, 4)
         features = subject.features("test").to(subject.device)
-        trees = {(TREE, tree.count): _paths(tree, features)}  # (N, L)
+        trees: Trees = {(TREE, tree.count): _assigned(tree, features)}
         if subject.tree is not None and subject.representations is not None:
             z0 = subject.representations("test")[:, 0].to(subject.device)
-            trees[OWN, subject.tree.count] = _paths(subject.tree, z0)
+            trees[OWN, subject.tree.count] = _assigned(subject.tree, z0)
         references, flat = self._references(subject, tree.levels, features)
         trees |= references
         subject.progress(self.name, 2, 4)
 
         rows = [
             row
-            for key, paths in (trees | flat).items()
-            for row in _level_rows(*key, paths, labels, names, subject.seed)
+            for key, assigned in (trees | flat).items()
+            for row in _level_rows(*key, assigned, labels, names, subject.seed)
         ]
-        rows += [row for key, paths in trees.items() for row in _tree_rows(*key, paths, labels, names, subject.seed)]
+        rows += [
+            row
+            for key, assigned in trees.items()
+            for row in _tree_rows(*key, assigned.paths, labels, names, subject.seed)
+        ]
         nested = is_nested(labels)
         if nested:
-            heights = {key: rank_correlation(height_table(paths, labels)) for key, paths in trees.items()}
+            heights = {key: rank_correlation(height_table(of.paths, labels)) for key, of in trees.items()}
             rows += [
                 {"tree": of, "images": images, "height correlation": score(value)}
                 for (of, images), value in heights.items()
@@ -119,25 +134,27 @@ class TreeAgreement(Evaluation):
 
         return self.builder(features, levels, seed=subject.seed, progress=progress)
 
-    def _references(
-        self, subject: Subject, levels: tuple[int, ...], test: Tensor
-    ) -> tuple[dict[tuple[str, int], Tensor], dict[tuple[str, int], Tensor]]:
-        """Trees, and flat clusters, of one sample of the training images: the paths (N, L) of the test images.
+    def _references(self, subject: Subject, levels: tuple[int, ...], test: Tensor) -> tuple[Trees, Trees]:
+        """Trees, and flat clusters, of one sample of the training images, with the test images.
 
         The levels are those of the tree; of too small a sample, levels that fit it.
         """
         features = subject.features("train")
-        features = features[_sample(len(features), self.sample, subject.seed)].to(subject.device)
+        N = len(features)
+        features = features[_sample(N, self.sample, subject.seed)].to(subject.device)
         n = len(features)
         sizes = levels if 2 * levels[0] <= n else tuple(levels_by_number(n))
-        rebuilt = self.builder(features, sizes, seed=subject.seed)
+        trees: Trees = {}
+        if (n, sizes) != (N, levels):  # otherwise it is the tree itself
+            trees[REBUILT, n] = _assigned(self.builder(features, sizes, seed=subject.seed), test)
         subject.progress(self.name, 1, 4)
         ward = HierarchicalKMeans(order="ward", path_steps=0, linked=n)
-        trees = {(REBUILT, n): _paths(rebuilt, test), (WARD, n): _paths(ward(features, sizes), test)}
+        trees[WARD, n] = _assigned(ward(features, sizes), test)
         kmeans = self.builder if isinstance(self.builder, HierarchicalKMeans) else HierarchicalKMeans()
         build = replace(kmeans, order="top-down", weighted=False, averaged=0)  # of one level: flat
-        flat = [_paths(build(features, (size,), seed=subject.seed), test) for size in sizes]
-        return trees, {(FLAT, n): torch.cat(flat, dim=1)}
+        flat = [_assigned(build(features, (size,), seed=subject.seed), test) for size in sizes]
+        counts = tuple(count for one in flat for count in one.levels)
+        return trees, {(FLAT, n): Assigned(counts, torch.cat([one.paths for one in flat], dim=1))}
 
     def _retrieval(self, subject: Subject, train_labels: Tensor, labels: Tensor, names: list[str]) -> list[Row]:
         """The share of each image's neighbours that are of its class, by every representation there is.
@@ -182,22 +199,22 @@ def _sample(N: int, count: int, seed: int) -> Tensor:
     return order[:count].sort().values
 
 
-def _paths(tree: PrototypeTree, features: Tensor) -> Tensor:
-    """(N, L): the path of each image, by the tree's own way to assign."""
-    return tree.paths.cpu()[tree.assign(features).cpu()]
+def _assigned(tree: PrototypeTree, features: Tensor) -> Assigned:
+    """The images with these features in a tree, by the tree's own way to assign."""
+    return Assigned(tuple(tree.levels), tree.paths.cpu()[tree.assign(features).cpu()])
 
 
-def _level_rows(of: str, images: int, paths: Tensor, labels: Tensor, names: list[str], seed: int) -> list[Row]:
+def _level_rows(of: str, images: int, assigned: Assigned, labels: Tensor, names: list[str], seed: int) -> list[Row]:
     """Every level of a tree against every label level."""
     rows: list[Row] = []
-    for level, nodes in enumerate(paths.T):
-        count = len(nodes.unique())
+    for level, (count, nodes) in enumerate(zip(assigned.levels, assigned.paths.T, strict=True)):
+        place = {"tree": of, "images": images, "level": level, "nodes": count, "with test images": len(nodes.unique())}
         for which, name in enumerate(names):
             truth = labels[:, which]
             found = mutual_information(nodes, truth) | {"purity": purity(nodes, truth)}
             found |= {"chance": _by_chance(purity, nodes, truth, seed)}
             figures = {figure: share(value) for figure, value in found.items()}
-            rows.append({"tree": of, "images": images, "level": level, "nodes": count, "labels": name} | figures)
+            rows.append(place | {"labels": name} | figures)
     return rows
 
 

@@ -60,6 +60,12 @@ class Extractor:
         size, device = self.preprocessing.size, self.preprocessing.device
         check_features(self.encoder.name, self.network, torch.zeros(2, channels, size, size, device=device))
 
+    def load_heads(self) -> Trained:
+        """The run's method and heads; a ValueError if they cannot be loaded."""
+        if self._trained is None:
+            self._trained = self.encoder.load_trained(method=self._method).to(self.preprocessing.device)
+        return self._trained
+
     def identity(self, images: ImageSet) -> dict[str, Any]:
         """`image_identity`, computed once: it looks at every file."""
         if images not in self._identities:
@@ -119,10 +125,9 @@ class Extractor:
         """The network that computes them, its hash, and how its images are prepared."""
         if kind == "features":
             return self.network, self.encoder.sha256, self.preprocessing
-        if self._trained is None:
-            self._trained = self.encoder.load_trained(method=self._method).to(self.preprocessing.device)
+        trained = self.load_heads()
         # Trees are built over images that were resized bilinearly: so must be what is compared with them.
-        return self._trained, self._trained.sha256, replace(self.preprocessing, interpolation="bilinear")
+        return trained, trained.sha256, replace(self.preprocessing, interpolation="bilinear")
 
     def _cache_key(self, sha256: str, images: ImageSet, preprocessing: Preprocessing) -> dict[str, Any]:
         key: dict[str, Any] = {

@@ -206,7 +206,17 @@ def _from_file(path: Path, backbone: str | None, backbone_args: dict[str, Any] |
     metadata = load_metadata(path) if backbone is None and path.is_file() else None
     if metadata is not None:
         return _self_described(str(path), path, load_weights(path), metadata)
+    if path.suffix == ".safetensors" and _is_tree(path):
+        raise ValueError(f"{str(path)!r} is a prototype tree, not an encoder: name its run, or a file of weights")
     return _from_weights(str(path), path, backbone, backbone_args, channels)
+
+
+def _is_tree(path: Path) -> bool:
+    try:
+        PrototypeTree.load(path)
+    except (ValueError, OSError):
+        return False
+    return True
 
 
 def _self_described(name: str, file: Path, weights: Weights, metadata: EncoderMetadata) -> Encoder:

@@ -41,6 +41,9 @@ def make_arms(
             if (arm := f"{name}={_value_text(value)}") in changed:
                 raise ValueError(f"the arm {arm} is given twice")
             changed[arm] = {name: value}
+    for name in arms:
+        if "/" in name or "\\" in name:
+            raise ValueError(f"the arm {name!r} has a slash in its name, but names of arms become names of folders")
     if BASE in changed:
         raise ValueError(f"an arm cannot be called {BASE}, which is the baseline")
     if len({arm_folder(name) for name in changed}) < len(changed):
@@ -70,7 +73,11 @@ def change(
             raise ValueError(f"the arm {arm!r}: there is no setting {name!r}: choose from {names}")
     given = settings.get("builder", hierarchy.builder)
     own = [type(given)] if isinstance(given, TreeBuilder) else []
-    return Hierarchy(**load(Hierarchy, plain, source=f"the arm {arm}", classes=[*classes, *own]))
+    options = load(Hierarchy, plain, source=f"the arm {arm}", classes=[*classes, *own])
+    try:
+        return Hierarchy(**options)
+    except ValueError as error:
+        raise ValueError(f"the arm {arm}: {error}") from error
 
 
 def arm_folder(name: str) -> str:
@@ -88,6 +95,13 @@ def check_folder(out: Path) -> None:
         raise ValueError(f"out is {str(out)!r}, which is a file: name a folder")
     if RunFolder(out).exists:
         raise ValueError(f"out is {str(out)!r}, which is itself a run: name another folder")
+    entries = list(out.iterdir()) if out.is_dir() else []
+    own = any(one.name == "tables.md" or one.name.endswith(".claim") or RunFolder(one).exists for one in entries)
+    if not own and not all(one.name.startswith(".") for one in entries):
+        raise ValueError(
+            f"out is {str(out)!r}, which is not empty and has neither runs nor tables of an earlier call: name another "
+            "folder"
+        )
 
 
 def next_arms(names: Sequence[str], folder: Path, is_done: Callable[[str], bool]) -> Generator[str, None, None]:

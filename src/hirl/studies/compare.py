@@ -21,6 +21,7 @@ from hirl.evals import find_evaluation
 from hirl.evals.base import Evaluation
 from hirl.evals.evaluate import evaluate
 from hirl.evals.labels import check_labels
+from hirl.evals.subject import check_images_named
 from hirl.features.image_request import ImageRequest
 from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
 from hirl.run import Run
@@ -73,13 +74,13 @@ def compare(
     """
     _check(recipes, seeds, tasks, epochs, epochs_factor)
     folder = Path(out)
-    check_folder(folder)
     images = Path(data).resolve() if isinstance(data, str | os.PathLike) else None
     if images is not None and images.is_dir() and folder.resolve().is_relative_to(images):
         raise ValueError(
             f"out is {str(folder)!r}, which is in the folder of the images: its plots would count as images, so name a "
             "folder elsewhere"
         )
+    check_folder(folder)
     options = {name: recipe(name, classes=classes) for name in recipes}
     labels = _labels(options)
     options = {name: _with_length(given, epochs, epochs_factor) for name, given in options.items()}
@@ -90,8 +91,9 @@ def compare(
             raise ValueError(f"the recipe {name!r} has hierarchy null, but must have HIRL's settings for a comparison")
         trained_on = _checked_images(data, evaluation_data, test_data, tasks, options[name])
         made[name] = _resolved_arms(name, options[name], trained_on, arms or {}, ablate or {}, classes)
+    names = _folder_names(recipes, folder)
     every = {
-        f"{name.replace('/', '-')} {arm_folder(arm)} {seed}".replace(" ", "-"): (name, arm, seed)
+        f"{names[name]} {arm_folder(arm)} {seed}".replace(" ", "-"): (name, arm, seed)
         for name in recipes
         for seed in seeds
         for arm in made[name]
@@ -221,6 +223,7 @@ def _checked_images(
         evaluated = ImageRequest(evaluation_data, test_data, None, None, channels)
     for asked in tasks:
         task = find_evaluation(asked)() if isinstance(asked, str) else asked
+        check_images_named(task, evaluation_data, "evaluation_data")
         try:
             parts = task.open_parts(evaluated)
             if task.needs.labels:
@@ -262,6 +265,25 @@ def _labels(options: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The name of each recipe in the tables: its method, or the recipe's own name if two have the same method."""
     methods = {name: type(given["method"]).__name__ for name, given in options.items()}
     return {name: method if list(methods.values()).count(method) == 1 else name for name, method in methods.items()}
+
+
+def _folder_names(recipes: Sequence[str], folder: Path) -> dict[str, str]:
+    """How the folders of each recipe's runs begin: a file's name without its ending, unless two would be the same.
+
+    The whole path if runs of that name are there, from an earlier version.
+    """
+    full = {name: name.replace("/", "-") for name in recipes}
+    short = {name: Path(name).stem if Path(name).suffix in (".yaml", ".yml") else kept for name, kept in full.items()}
+    taken = list(short.values())
+    return {
+        name: full[name] if taken.count(kept) > 1 or _has_runs(folder, full[name]) else kept
+        for name, kept in short.items()
+    }
+
+
+def _has_runs(folder: Path, name: str) -> bool:
+    start = f"{name}-".replace(" ", "-")
+    return folder.is_dir() and any(place.name.startswith(start) for place in folder.iterdir())
 
 
 def _with_length(options: Mapping[str, Any], epochs: int | None, factor: float) -> dict[str, Any]:

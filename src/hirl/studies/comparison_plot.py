@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from math import isfinite, isnan, nan
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
 
 from hirl.files import atomic_write
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 PANEL, COLUMNS = (3.1, 2.5), 3  # inches per panel, if its rows fit; panels side by side
 COLOURS = ("#828993", "#2d6167", "#d99352", "#8f7bb0", "#c46f6c", "#6a9f76", "#5b83ad")
+TITLE_WIDTH = 36  # characters per line
 LONGEST_LABEL = 18  # characters; of a recipe's path the end tells it from others
 Values = Mapping[int, float]  # seed → figure
 
@@ -35,7 +38,13 @@ def write_plots(
     _write(folder / "figures", figures, partial(_panel, arms=arms), PANEL[1])
     methods = dict.fromkeys(method for found in figures.values() for method, _ in found)
     height = max(PANEL[1], 0.7 + 0.13 * (len(methods) + 1) * (len(arms) - 1))
-    _write(folder / "differences", figures, partial(_difference_panel, arms=arms, together=together), height)
+    paired_figures = {name: found for name, found in figures.items() if _has_pairs(found)}
+    _write(
+        folder / "differences",
+        paired_figures or figures,
+        partial(_difference_panel, arms=arms, together=together),
+        height,
+    )
 
 
 def _write(
@@ -61,6 +70,13 @@ def _write(
     for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
         with atomic_write(place.with_name(f"{place.name}.{kind}")) as aside, aside.open("wb") as opened:
             plot.savefig(opened, format=kind, dpi=200, metadata=metadata)
+
+
+def _has_pairs(found: Mapping[tuple[str, str], Values]) -> bool:
+    """Whether any arm has a finite difference from the baseline, which lacks figures such as those of a run's tree."""
+    arms = ((method, values) for (method, arm), values in found.items() if arm != BASE)
+    pairs = chain.from_iterable(differences_of(found.get((method, BASE), {}), values) for method, values in arms)
+    return any(map(isfinite, pairs))
 
 
 def _panel(axes: Axes, name: str, found: Mapping[tuple[str, str], Values], arms: Sequence[str]) -> None:
@@ -118,13 +134,14 @@ def _difference_panel(
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.axvline(0, color="#828993", lw=0.9)
-    axes.set_xlabel("points" if shares else "", fontsize=8)
+    axes.set_xlabel("points" if shares else "difference", fontsize=8)
     axes.tick_params(axis="x", labelsize=8)
     _finish(axes, name, lines="x")
 
 
 def _are_shares(found: Mapping[tuple[str, str], Values]) -> bool:
-    return all(kind_of(value) is Kind.SHARE for values in found.values() for value in values.values())
+    shown = [value for values in found.values() for value in values.values()]
+    return bool(shown) and all(kind_of(value) is Kind.SHARE for value in shown)
 
 
 def _label(method: str) -> str:
@@ -132,7 +149,7 @@ def _label(method: str) -> str:
 
 
 def _finish(axes: Axes, name: str, *, lines: Literal["x", "y"]) -> None:
-    axes.set_title(name, fontsize=9, loc="left", parse_math=False)
+    axes.set_title("\n".join(wrap(name, TITLE_WIDTH)), fontsize=9, loc="left", parse_math=False)
     axes.grid(axis=lines, color="#e5e2da", lw=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right"):

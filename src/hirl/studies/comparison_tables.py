@@ -8,7 +8,7 @@ from statistics import mean
 
 from hirl.studies.arms import BASE
 from hirl.studies.paired import FEWEST, Paired, differences_of, mean_and_deviation, paired
-from hirl.terminal.figures import format_figure, kind_of
+from hirl.terminal.figures import Kind, format_figure, kind_of
 from hirl.terminal.tables import Cells, Rows
 
 Values = Mapping[str, float]  # figure → value
@@ -130,7 +130,7 @@ def _over_seeds(values: dict[int, float]) -> str:
         return ""
     kind = kind_of(next(iter(values.values())))
     middle, deviation = mean_and_deviation(values.values())
-    shown = format_figure(middle, kind, unit=False)
+    shown = _signed(middle, kind)
     if deviation is not None:
         shown += f" ± {format_figure(deviation, kind, unit=False)}"
     lost = sum(not isfinite(value) for value in values.values())
@@ -140,17 +140,28 @@ def _over_seeds(values: dict[int, float]) -> str:
 def _difference(found: Paired | None, example: Mapping[int, float], test: str | None) -> tuple[str, str]:
     """The mean difference with its standard error, of the kind of the figures in `example`, and the p-value.
 
-    The p-value names its test if that is not `test`: with pairs left out there may be too few for it.
+    The p-value names its test if that is not `test`: with pairs left out there may be too few for it. A dash says why
+    there is none.
     """
     if found is None:
         return "", ""
     kind = kind_of(next(iter(example.values())))
-    shown, p = format_figure(found.difference, kind, sign=True, unit=False), ""
+    shown, p = _signed(found.difference, kind, plus=True), ""
     if found.error is not None:
         shown += f" ± {format_figure(found.error, kind, unit=False)}"
     if found.left_out:
         shown += f" ({found.left_out} pair{'s' if found.left_out > 1 else ''} left out)"
-    if found.p is not None:
+    if found.p is None:
+        p = f"– ({'too few pairs' if found.pairs < 2 else 'all equal'})"
+    else:
         p = "<0.001" if found.p < 0.001 else f"{found.p:.3f}"
         p += "" if found.test == test else f" ({found.test})"
     return shown, p
+
+
+def _signed(value: float, kind: Kind, *, plus: bool = False) -> str:
+    """The value with a true minus sign; without a sign if it is shown as 0."""
+    shown = format_figure(value, kind, sign=plus, unit=False)
+    if not any(digit in "123456789" for digit in shown) and isfinite(value):
+        return shown.lstrip("+-")
+    return f"−{shown[1:]}" if shown.startswith("-") else shown

@@ -37,6 +37,7 @@ from hirl.train.machine import read_machine
 from hirl.train.pretrain import pretrain
 
 HELD_OUT = 8000  # images, as in the paper; at most a fifth of all
+FEWEST_IMAGES = 4  # to train on, as `levels_by_number` needs
 NEGATIVES = (100, 1000)
 LOSSES = "losses.json"
 Choice = tuple[tuple[int, ...], int]  # levels, negatives
@@ -78,6 +79,10 @@ def tune(
     count = held_out if held_out is not None else min(HELD_OUT, len(images) // 5)
     if not 1 <= count < len(images):
         raise ValueError(f"held_out is {count}, but must be at least 1 and below the {len(images)} images")
+    if levels is None and len(images) - count < FEWEST_IMAGES:
+        raise ValueError(
+            f"held_out is {count}, but must leave at least {FEWEST_IMAGES} of the {len(images):,} images to train on"
+        )
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images)))
     held, kept = (Subset(images, part.sort().values) for part in (order[:count], order[count:]))
     choices = grid(len(kept), levels, negatives)
@@ -118,7 +123,9 @@ def grid(N: int, levels: Sequence[Sequence[int]] | None, negatives: Sequence[int
         levels = list(dict.fromkeys((usual, broad)))
     trees = [check_levels(sizes, N) for sizes in levels]
     counts = NEGATIVES if negatives is None else negatives
-    if not trees or not counts or min(counts) < 1:
+    if counts and min(counts) < 1:
+        raise ValueError(f"negatives is {' '.join(map(str, counts))}, but must be at least 1")
+    if not trees or not counts:
         raise ValueError(f"levels is {levels} and negatives {negatives}, but neither may be empty")
     return list(dict.fromkeys((sizes, min(count, sizes[0] - 1)) for sizes, count in product(trees, counts)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,7 +41,7 @@ def markdown(title: str, cells: Cells) -> str:
     return f"## {title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "×": r"$\times$", "−": "$-$"}
+LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "×": r"$\times$", "−": "$-$", "–": "--", "<": "$<$", ">": "$>$"}
 LATEX |= {character: f"\\{character}" for character in "&%$#_{}"}
 
 
@@ -62,9 +63,16 @@ def print_tables(tables: Mapping[str, Cells]) -> None:
 
 
 def print_table(table: Table, heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table if it fits the terminal; else a list with a line per cell, so that no cell loses its end."""
+    """Print a table if it fits the terminal; else a list with a line per cell, so that no cell loses its end.
+
+    Output that goes to a file or another program is as wide as the table, unless COLUMNS limits it.
+    """
     console = Console()
-    if console.measure(table, options=console.options.update(max_width=UNLIMITED)).maximum <= console.width:
+    needed = console.measure(table, options=console.options.update(max_width=UNLIMITED)).maximum
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        Console(width=max(needed, console.width)).print(table)
+        return
+    if needed <= console.width:
         console.print(table)
         return
     if table.title:
