@@ -22,7 +22,7 @@ from hirl.train.loop import Loop
 
 
 def test_a_checkpoint_carries_its_plan_and_levels(runs: dict[str, Run]) -> None:
-    plan = {"epochs": 2, "steps_per_epoch": 3, "batch_size": 48, "image_size": 16, "channels": 3}
+    plan = {"epochs": 2, "steps_per_epoch": 3, "batch_size": 48, "image_size": 16, "channels": 3, "accumulate": 1}
     for arm, levels in (("hirl", [24, 6]), ("base", None)):
         state = load_checkpoint(runs[arm].checkpoint_file)
         assert state["plan"] == plan
