@@ -107,7 +107,7 @@ def test_a_class_within_a_class_has_options_of_its_own(own_module: str) -> None:
 
 
 def test_a_builder_is_given_by_any_of_its_options(tmp_path: Path) -> None:
-    def builder(*argv: str) -> object:
+    def builder(*argv: str | Path) -> object:
         return read("photos/", "--method", "DINO", *argv).hierarchy.builder
 
     assert builder() is None

@@ -117,7 +117,7 @@ def start_features(
     """
     count, size = fitting_views(len(data), width(start.network), settings.cached_views), settings.image_size
 
-    def compute(**watch: Callable[..., Any]) -> CachedViews:
+    def compute(**watch: Any) -> CachedViews:
         return compute_or_load_views(
             start.network,
             start.sha256,
