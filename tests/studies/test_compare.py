@@ -122,7 +122,8 @@ def test_arms_and_seeds_are_compared_in_pairs_and_nothing_is_done_twice(
     assert main(line_for(room, out, "--seeds", "0", "1")) == 0
     shown = capsys.readouterr().out
     assert f"{100 * of('HIRL', 0):.2f} (1 of 2 not finite)" in shown
-    assert f"{100 * pairs[0]:+.2f} (1 pair left out)" in shown
+    difference = f"{100 * pairs[0]:+.2f}".replace("-", "−")
+    assert f"{'0.00' if difference in ('+0.00', '−0.00') else difference} (1 pair left out)" in shown
     with (out / "figures.csv").open() as table:
         row = next(row for row in csv.DictReader(table) if row["figure"] == accuracy["figure"] and row["arm"] == "HIRL")
     assert (row["pairs"], row["left_out"], row["seed_1"]) == ("1", "1", "nan")

@@ -423,7 +423,7 @@ def test_unreadable_small_images_are_listed_and_reported(tmp_path: Path, capsys:
     (tmp_path / "photos" / "07.png").write_bytes(b"no picture")
     run = pretrain(tmp_path / "photos", moco(), None, out=tmp_path / "run", **OPTIONS)
     assert [line.split("\t")[0] for line in run.skipped_file.read_text().splitlines()] == ["7"]
-    assert "1 of the images of" in capsys.readouterr().out
+    assert "1 of the 40 images of" in capsys.readouterr().out
     with pytest.warns(UserWarning, match=r"1 of the images of .*07\.png"):
         arrays = embed(run, quiet=True)
     assert np.flatnonzero(~arrays["readable"]).tolist() == [7]

@@ -112,14 +112,14 @@ def _results_table(results: dict[Path, dict[str, Any]]) -> Table:
     table = Table(title="results", title_justify="left")
     settings = distinguishing_settings(results)
     table.add_column("file", no_wrap=True)  # a broken name cannot be copied
-    told_apart = any(settings.values())
-    for heading in ("settings", "tested on", "figures") if told_apart else ("tested on", "figures"):
+    distinguished = any(settings.values())
+    for heading in ("settings", "tested on", "figures") if distinguished else ("tested on", "figures"):
         table.add_column(heading, overflow="fold")
     for file, result in results.items():
         figures = with_kinds(result["headline"], result["kinds"]["headline"])
         shown = "\n".join(f"{name} {format_figure(value)}" for name, value in figures.items())
-        told = [settings[file]] if told_apart else []
-        table.add_row(*map(escape, (file.name, *told, tested_on(result), shown)))
+        own = [settings[file]] if distinguished else []
+        table.add_row(*map(escape, (file.name, *own, tested_on(result), shown)))
     return table
 
 

@@ -19,6 +19,7 @@ from hirl.methods.base import Method
 from hirl.processes import Precision, launch
 from hirl.runs.images_file import OpenedImages
 from hirl.signals import Stopped
+from hirl.train.finite_losses import NotFinite
 from hirl.train.keeping import Store
 from hirl.train.loop import Loop
 from hirl.train.memory import Need, estimate_need, memory_advice
@@ -194,6 +195,11 @@ def _train(loop: Loop, watch: Stopwatch, seconds: float) -> int:
     loop.step = -(-loop.step // steps) * steps
     watch.start(limit=seconds)
     while not watch.is_over():
-        watch.fit_epoch(loop)
+        try:
+            watch.fit_epoch(loop)
+        except NotFinite as error:
+            raise ValueError(
+                f"the loss of {type(loop.method).__name__} is {error.loss} at step {error.step}: lower its learning rate"
+            ) from error
         epochs += 1
     return epochs
