@@ -198,8 +198,7 @@ def _train(loop: Loop, watch: Stopwatch, seconds: float) -> int:
         try:
             watch.fit_epoch(loop)
         except NotFinite as error:
-            raise ValueError(
-                f"the loss of {type(loop.method).__name__} is {error.loss} at step {error.step}: lower its learning rate"
-            ) from error
+            name = type(loop.method).__name__
+            raise ValueError(f"{name}'s loss is {error.loss} at step {error.step}: lower its learning rate") from error
         epochs += 1
     return epochs
