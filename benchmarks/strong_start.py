@@ -5,18 +5,19 @@
 Every arm of every method and seed is trained and evaluated on the val split (`--test_split`); tables of all differences
 from the baseline, paired by seed and pooled over methods, are written after each. Trees are judged twice: with levels
 for the number of images, of which the best counts, and, as K-means is, with as many nodes as there are classes at each
-label level. What is finished is kept: the same command continues.
+label level. With few clusters one K-means or tree differs much from the next, so means over several count
+(`benchmarks.averaged`). What is finished is kept: the same command continues.
 """
 
 from __future__ import annotations
 
 import argparse
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from hirl.data import open_images
+from benchmarks.averaged import Clusterings, TreesLikeLabels
 from hirl.evals import TreeAgreement
+from hirl.evals.base import Evaluation
 from hirl.evals.evaluate import evaluate
 from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.hierarchy.settings import Hierarchy
@@ -24,7 +25,6 @@ from hirl.run import Run
 from hirl.studies.arms import BASE
 from hirl.studies.compare import epoch_times
 from hirl.studies.comparison_tables import Figures, numbers, pooled, running_time, side_by_side
-from hirl.terminal.figures import share
 from hirl.terminal.tables import print_tables, write_tables
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
@@ -46,8 +46,11 @@ ARMS: dict[str, dict[str, Any]] = {
     "paper": {"hierarchy": PAPER, "neighbours": 0.0},
 }
 TASKS = ("knn", "linear", "clustering", "tree")
-CUT = "tree with as many nodes as classes"
 REFERENCES = 500  # images of other trees, which `tree` compares with and this study does not use
+AVERAGED: dict[str, list[Evaluation]] = {
+    "clustering": [Clusterings()],
+    "tree": [TreeAgreement(sample=REFERENCES), TreesLikeLabels()],
+}
 
 
 def main() -> None:
@@ -84,27 +87,11 @@ def _figures(subject: Run | Path, given: argparse.Namespace) -> dict[str, float]
     shared: dict[str, Any] = {"data": given.data, "test_split": given.test_split, "reuse": True}
     if isinstance(subject, Path):
         shared |= {"out": given.out / "frozen", "cache": given.out / "frozen" / "features"}
-    tree = partial(TreeAgreement, sample=REFERENCES)
-    results = evaluate(subject, *(tree() if task == "tree" else task for task in given.tasks), **shared)
-    figures = {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
-    if "tree" in given.tasks:
-        classes = _classes(given.data)
-        cut = evaluate(subject, tree(levels=(2 * classes[0], *classes)), **shared)["tree"]
-        rows = [row for row in cut.rows if row.get("tree") == "tree" and "AMI" in row]
-        names = dict.fromkeys(str(row["labels"]) for row in rows)
-        for level, name in enumerate(names, start=1):
-            (ami,) = (row["AMI"] for row in rows if (row["level"], row["labels"]) == (level, name))
-            figures[f"{CUT}, AMI, {name}"] = share(float(ami))
-    return figures
-
-
-@cache
-def _classes(data: str) -> tuple[int, ...]:
-    """The number of classes of the training images, fine → coarse."""
-    labels = open_images(data).labels
-    if labels is None:
-        raise SystemExit(f"{data} has no labels")
-    return tuple(len(of_level.unique()) for of_level in labels.T)
+    tasks: list[str | Evaluation] = []
+    for name in given.tasks:
+        tasks += AVERAGED.get(name, [name])
+    results = evaluate(subject, *tasks, **shared)
+    return {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ ORDER = ("base", "neighbours", "frozen", "paper")
 MEASURES = {
     "KNN": "knn, ",
     "linear": "linear, ",
-    "AMI of K-means": "clustering, AMI, ",
-    "AMI of the tree": "tree with as many nodes as classes, AMI, ",
+    "AMI of K-means": "clusterings, AMI, ",
+    "AMI of the tree": "trees like labels, AMI, ",
     "AMI of its best level": "tree, AMI, ",
 }
 LABELS = ("finest", "coarsest")

@@ -52,7 +52,7 @@ def main(folder: str, epochs: int, size: int, batch: int, backbone: str) -> None
     model = SimCLR(data.get_filenames(), backbone)
     trees = SemanticPathsCallback()  # 3: a new tree after every epoch, from a tenth of the epochs on
     trainer = pl.Trainer(max_epochs=epochs, callbacks=[trees], logger=False, enable_progress_bar=False)
-    trainer.fit(model, DataLoader(data, batch_size=batch, shuffle=True, drop_last=True))
+    trainer.fit(model, DataLoader(data, batch_size=min(batch, len(data)), shuffle=True, drop_last=True))
     print(f"loss {float(trainer.logged_metrics['loss']):.3f}; {model.paths.tree}")
 
 

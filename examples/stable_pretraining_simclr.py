@@ -66,7 +66,7 @@ def main(folder: str, epochs: int, size: int, batch: int, backbone: str) -> None
     trainer = lightning.Trainer(
         max_epochs=epochs, callbacks=[trees], logger=False, enable_checkpointing=False, enable_progress_bar=False
     )
-    trainer.fit(model, DataLoader(photos, batch_size=batch, shuffle=True, drop_last=True))
+    trainer.fit(model, DataLoader(photos, batch_size=min(batch, len(photos)), shuffle=True, drop_last=True))
     print(f"loss {float(trainer.logged_metrics['loss']):.3f}; {model.paths.tree}")
 
 

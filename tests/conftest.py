@@ -20,12 +20,16 @@ from hirl.data import Shapes
 
 from .drawn_set import Document, draw_set
 
+# The folders whose files take longest, so that no worker begins such a file when the others have nothing left to do.
+SLOW = ("train", "studies", "integrations", "docs", "runs", "evals", "explore", "methods")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of minutes have no limit: how many depends on how much is asked of them."""
+    """Tests of minutes have no limit, as how many depends on how much is asked of them; slow folders come first."""
     for item in items:
         if item.get_closest_marker("long") is not None:
             item.add_marker(pytest.mark.timeout(0))
+    items.sort(key=lambda item: SLOW.index(item.path.parent.name) if item.path.parent.name in SLOW else len(SLOW))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,7 +12,7 @@ from hirl.explore.kept_tree import IMAGES
 from hirl.explore.work_folders import work_folder
 from hirl.features.feature_files import KINDS
 from hirl.features.open_encoder import WEIGHT_FILES, run_of_checkpoint
-from hirl.hierarchy.tree import PrototypeTree
+from hirl.hierarchy.tree import is_tree
 from hirl.runs.folder import RunFolder
 
 Kind = Literal["features", "run", "images"]
@@ -33,7 +33,7 @@ def subject_kind(subject: Any) -> Kind:
     if (path / IMAGES).is_file():
         raise ValueError(f"{text!r} is hirl's output for a folder of images, but must be that folder itself")
     if path.suffix.lower() in WEIGHT_FILES and path.is_file():
-        if _is_tree(path):
+        if is_tree(path):
             raise ValueError(
                 f"{text!r} is a tree, but must be features, a run or images: use hirl tree features.npy --data IMAGES "
                 f"--tree {text}"
@@ -56,12 +56,3 @@ def default_folder(subject: str | os.PathLike[str], name: str, *, encoder: str |
 
 def _an_encoder(name: str) -> ValueError:
     return ValueError(f"{name!r} is an encoder, but must be images: name them, and add --encoder {name}")
-
-
-def _is_tree(path: Path) -> bool:
-    """Whether a file is one that `hirl cluster` wrote."""
-    try:
-        PrototypeTree.load(path)
-    except (ValueError, OSError):
-        return False
-    return True

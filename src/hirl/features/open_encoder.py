@@ -27,7 +27,7 @@ from hirl.encoders.encoder_file import (
 from hirl.encoders.published import RANDOM_PREFIX, TORCHVISION, named_encoder
 from hirl.encoders.torchvision_networks import make_torchvision
 from hirl.encoders.weights_source import ImageFormat, Provenance
-from hirl.hierarchy.tree import PrototypeTree
+from hirl.hierarchy.tree import PrototypeTree, is_tree
 from hirl.methods.base import Method
 from hirl.runs.checkpoint import is_checkpoint
 from hirl.runs.folder import RunFolder
@@ -206,17 +206,9 @@ def _from_file(path: Path, backbone: str | None, backbone_args: dict[str, Any] |
     metadata = load_metadata(path) if backbone is None and path.is_file() else None
     if metadata is not None:
         return _self_described(str(path), path, load_weights(path), metadata)
-    if path.suffix == ".safetensors" and _is_tree(path):
+    if path.suffix == ".safetensors" and is_tree(path):
         raise ValueError(f"{str(path)!r} is a prototype tree, not an encoder: name its run, or a file of weights")
     return _from_weights(str(path), path, backbone, backbone_args, channels)
-
-
-def _is_tree(path: Path) -> bool:
-    try:
-        PrototypeTree.load(path)
-    except (ValueError, OSError):
-        return False
-    return True
 
 
 def _self_described(name: str, file: Path, weights: Weights, metadata: EncoderMetadata) -> Encoder:

@@ -272,6 +272,15 @@ class PrototypeTree:
             raise ValueError(f"level {level} has no node {node}: it has {self.levels[level]}, counted from 0")
 
 
+def is_tree(path: Path) -> bool:
+    """Whether a file is one that `PrototypeTree.save` wrote, such as those of `hirl cluster`."""
+    try:
+        PrototypeTree.load(path)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
 def _check_prototypes(nodes: Tensor, level: int, *, dim: int) -> None:
     name = f"prototypes[{level}]"
     if not isinstance(nodes, Tensor) or not nodes.is_floating_point() or nodes.ndim != 2 or 0 in nodes.shape:

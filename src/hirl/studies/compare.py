@@ -7,7 +7,6 @@ seed are equal to the bit until their first tree, so stage one is trained once, 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
@@ -16,25 +15,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from hirl.data.sources.image_set import ImageSet
-from hirl.evals import find_evaluation
 from hirl.evals.base import Evaluation
 from hirl.evals.evaluate import evaluate
-from hirl.evals.labels import check_labels
-from hirl.evals.subject import check_images_named
-from hirl.features.image_request import ImageRequest
-from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
+from hirl.hierarchy.settings import ResolvedHierarchy
 from hirl.run import Run
 from hirl.runs.continuing import fork_file
 from hirl.runs.metrics import SECONDS_EPOCH
-from hirl.studies.arms import BASE, arm_folder, check_folder, make_arms, next_arms
+from hirl.studies.arms import BASE, arm_folder, check_folder, next_arms
 from hirl.studies.comparison_plot import write_plots
+from hirl.studies.comparison_settings import check_comparison, checked_images, resolved_arms, with_length
 from hirl.studies.comparison_tables import Figures, by_figure, numbers, pooled, running_time, side_by_side
 from hirl.terminal.tables import Cells, print_tables, write_tables
-from hirl.train.checks import check_sizes
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
-from hirl.train.resolve import EPOCHS, hierarchy_defaults
 
 
 def compare(
@@ -72,7 +65,7 @@ def compare(
         accelerator: Device to train on; by default a GPU if there is one.
         classes: Methods and tree builders outside hirl that recipes or arms name.
     """
-    _check(recipes, seeds, tasks, epochs, epochs_factor)
+    check_comparison(recipes, seeds, tasks, epochs, epochs_factor)
     folder = Path(out)
     images = Path(data).resolve() if isinstance(data, str | os.PathLike) else None
     if images is not None and images.is_dir() and folder.resolve().is_relative_to(images):
@@ -83,14 +76,13 @@ def compare(
     check_folder(folder)
     options = {name: recipe(name, classes=classes) for name in recipes}
     labels = _labels(options)
-    options = {name: _with_length(given, epochs, epochs_factor) for name, given in options.items()}
-    # All arms before the first is trained: a mistake in the last recipe is found at once.
+    options = {name: with_length(given, epochs, epochs_factor) for name, given in options.items()}
     made = {}
     for name in recipes:
         if options[name]["hierarchy"] is None:
             raise ValueError(f"the recipe {name!r} has hierarchy null, but must have HIRL's settings for a comparison")
-        trained_on = _checked_images(data, evaluation_data, test_data, tasks, options[name])
-        made[name] = _resolved_arms(name, options[name], trained_on, arms or {}, ablate or {}, classes)
+        trained_on = checked_images(data, evaluation_data, test_data, tasks, options[name])
+        made[name] = resolved_arms(name, options[name], trained_on, arms or {}, ablate or {}, classes)
     names = _folder_names(recipes, folder)
     every = {
         f"{names[name]} {arm_folder(arm)} {seed}".replace(" ", "-"): (name, arm, seed)
@@ -183,84 +175,6 @@ def _write(folder: Path, figures: Figures, times: Figures, seeds: list[int]) -> 
     return tables
 
 
-def _check(
-    recipes: Sequence[str],
-    seeds: Sequence[int],
-    tasks: Sequence[str | Evaluation],
-    epochs: int | None,
-    epochs_factor: float,
-) -> None:
-    for what, listed in (("recipes", recipes), ("tasks", tasks)):
-        if isinstance(listed, str):
-            raise ValueError(f"{what} is {listed!r}, but must be a list, such as [{listed!r}]")
-    names = [task if isinstance(task, str) else task.name for task in tasks]
-    for what, given in (("recipe", recipes), ("seed", seeds), ("task", names)):
-        if not given:
-            raise ValueError(f"a comparison needs at least one {what}")
-        if len(set(given)) < len(given):
-            raise ValueError(f"the same {what} is named twice in {', '.join(map(str, given))}")
-    if min(seeds) < 0:
-        raise ValueError(f"seeds is {min(seeds)}, but must be at least 0")
-    if epochs is not None and epochs < 1:
-        raise ValueError(f"epochs is {epochs}, but must be at least 1")
-    if not 0 < epochs_factor < math.inf:
-        raise ValueError(f"epochs_factor is {epochs_factor}, but must be a number above 0")
-    if epochs is not None and epochs_factor != 1:
-        raise ValueError("epochs and epochs_factor both set the number of epochs: give one of them")
-    for task in tasks:
-        if isinstance(task, str):
-            find_evaluation(task)
-
-
-def _checked_images(
-    data: Any, evaluation_data: Any, test_data: Any, tasks: Sequence[str | Evaluation], options: Mapping[str, Any]
-) -> ImageSet:
-    """The images a recipe is trained on, opened as `pretrain` will open them, once those of every task are checked."""
-    channels = options.get("channels", 3)
-    request = ImageRequest(data, test_data, options.get("split"), None, channels)
-    evaluated = request
-    if evaluation_data is not None:
-        evaluated = ImageRequest(evaluation_data, test_data, None, None, channels)
-    for asked in tasks:
-        task = find_evaluation(asked)() if isinstance(asked, str) else asked
-        check_images_named(task, evaluation_data, "evaluation_data")
-        try:
-            parts = task.open_parts(evaluated)
-            if task.needs.labels:
-                check_labels(parts)
-            task.check(parts)
-        except ValueError as error:
-            raise ValueError(f"{task.name}: {error}") from error
-    return request.train()
-
-
-def _resolved_arms(
-    recipe_name: str,
-    options: Mapping[str, Any],
-    images: ImageSet,
-    arms: Mapping[str, Mapping[str, Any]],
-    ablate: Mapping[str, Sequence[Any]],
-    classes: Collection[type],
-) -> dict[str, ResolvedHierarchy | None]:
-    """HIRL's settings of every arm of a recipe, checked against the images before anything is trained."""
-    hierarchy: Hierarchy = options["hierarchy"]
-    epochs, defaults = options["epochs"], hierarchy_defaults(options["method"], options.get("unfreeze", 0))
-    own = hierarchy.resolve(len(images), epochs, defaults)
-    resolved: dict[str, ResolvedHierarchy | None] = {}
-    try:
-        made = make_arms(own, arms, ablate, classes)
-    except ValueError as error:
-        raise ValueError(f"{recipe_name!r}: {error}") from error
-    for arm, settings in made.items():
-        try:
-            found = None if settings is None else settings.resolve(len(images), epochs, defaults)
-            check_sizes(images, found, batch_size=options.get("batch_size"), epochs=epochs)
-        except ValueError as error:
-            raise ValueError(f"the arm {arm} of {recipe_name!r}: {error}") from error
-        resolved[arm] = found
-    return resolved
-
-
 def _labels(options: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     """The name of each recipe in the tables: its method, or the recipe's own name if two have the same method."""
     methods = {name: type(given["method"]).__name__ for name, given in options.items()}
@@ -284,14 +198,6 @@ def _folder_names(recipes: Sequence[str], folder: Path) -> dict[str, str]:
 def _has_runs(folder: Path, name: str) -> bool:
     start = f"{name}-".replace(" ", "-")
     return folder.is_dir() and any(place.name.startswith(start) for place in folder.iterdir())
-
-
-def _with_length(options: Mapping[str, Any], epochs: int | None, factor: float) -> dict[str, Any]:
-    """A recipe's options for `epochs`, or `factor` times its own, with the first tree at the same share of them."""
-    own: int = options.get("epochs", EPOCHS)
-    length = max(1, round(own * factor)) if epochs is None else epochs
-    hierarchy: Hierarchy | None = options["hierarchy"]
-    return {**options, "epochs": length, "hierarchy": hierarchy and hierarchy.for_epochs(own, length)}
 
 
 def _evaluated(run: Run, tasks: Sequence[str | Evaluation], data: Any, test_data: Any) -> dict[str, float]:
