@@ -22,13 +22,13 @@ OWNER = "belongs_to.json"
 
 @dataclass(frozen=True)
 class Owner:
-    """Full paths, or names of a data set and of an encoder; None for an older folder, which does not name its encoder.
+    """Full paths, or names of a data set and of an encoder.
 
     bytes   size of the encoder's file, by which it is known if it was moved
     """
 
     images: str
-    encoder: str | None
+    encoder: str
     bytes: int | None = None
 
 
@@ -42,19 +42,19 @@ def work_folder(images: Any, encoder: Any = None) -> Path:
     name, of_start = _text(images, "images"), run.exists and run.start_file == Path(by).expanduser()
     if of_start:
         within = run.folder
+
+    def folder(name: str, by: str) -> Path:
+        return within / (f"start-{folder_name(name)}" if of_start else f"{folder_name(name)}-{folder_name(by)}")
+
     own = owner_of(images, encoder)
-    others = _owner_in(_folder(within, name, by, of_start))
-    places = [_folder(within, name, by, of_start)]
-    if others is not None:
-        longer = (
-            _with_parent(name) if others.images != own.images else name,
-            (_with_parent(by) if others.encoder not in (None, own.encoder) else by),
-        )
-        places.append(_folder(within, *longer, of_start))
-    else:
-        places.append(_folder(within, _with_parent(name), by, of_start))
+    first = folder(name, by)
+    other = _owner_in(first)
+    longer = folder(
+        name if other is not None and other.images == own.images else _with_parent(name),
+        by if other is None or other.encoder == own.encoder else _with_parent(by),
+    )
     digest = hashlib.sha256(f"{own.images}\n{own.encoder}".encode(errors="surrogateescape")).hexdigest()[:8]
-    places.append(places[0].with_name(f"{places[0].name}-{digest}"))
+    places = [first, longer, first.with_name(f"{first.name}-{digest}")]
     found = [_owner_in(place) for place in places]
     for place, owner in zip(places, found, strict=True):
         if owner is not None and (owner.images, owner.encoder) == (own.images, own.encoder):
@@ -73,7 +73,7 @@ def take_folder(folder: Path, images: Any, encoder: Any) -> None:
     """Make the folder, and note in it what it belongs to."""
     folder.mkdir(parents=True, exist_ok=True)
     own = owner_of(images, encoder)
-    if _named_owner(folder) != own:
+    if _owner_in(folder) != own:
         write_json(folder / OWNER, asdict(own))
 
 
@@ -92,10 +92,6 @@ def _full(name: str) -> str:
     return str(path.resolve()) if path.exists() else name
 
 
-def _folder(within: Path, name: str, by: str, of_start: bool) -> Path:
-    return within / (f"start-{folder_name(name)}" if of_start else f"{folder_name(name)}-{folder_name(by)}")
-
-
 def _with_parent(name: str) -> str:
     """The name of a file or folder with that of its parent: other-small for other/small."""
     path = Path(name).expanduser()
@@ -104,27 +100,16 @@ def _with_parent(name: str) -> str:
     return f"{folder_name(path.resolve().parent.name)}-{folder_name(name)}"
 
 
-def _named_owner(folder: Path) -> Owner | None:
+def _owner_in(folder: Path) -> Owner | None:
+    """Whose a folder is; None if anybody may take it."""
     try:
         return Owner(**read_json(folder / OWNER))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def _owner_in(folder: Path) -> Owner | None:
-    """Whose a folder is; None if anybody may take it. A folder without a note belongs to the images of its tree."""
-    named = _named_owner(folder)
-    if named is not None:
-        return named
-    files = kept_files(folder)
-    above = Path(files[0]).parent if files else Path()
-    return Owner(str(above.resolve()), None) if files and above.name and above.is_dir() else None
-
-
 def _is_moved(owner: Owner, own: Owner, folder: Path, images: Path) -> bool:
     """Whether a folder is that of the same images and encoder, which had other paths before."""
-    if owner.encoder is None:  # of an older version: the tree's first image lies in these images, or in a class of them
-        return Path(owner.images).is_relative_to(own.images)
     if owner.encoder != own.encoder and (Path(owner.encoder).exists() or owner.bytes != own.bytes):
         return False
     if owner.images == own.images:
