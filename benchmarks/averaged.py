@@ -1,4 +1,4 @@
-"""Evaluations of the study from a strong start: means over several K-means and several trees, as one of each is noise."""
+"""Evaluations of the study from a strong start: means over several K-means and trees, as one of each is noise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Clusterings(Clustering):
             )
         subject.progress(self.name, self.repeats, self.repeats)
         means = {figure: share(mean(one.headline[figure] for one in found)) for figure in found[0].headline}
-        return Result(headline=means, rows=[{"start": n} | row for n, one in enumerate(found) for row in one.rows])
+        return Result(
+            headline=means, rows=[{"start": n} | dict(row) for n, one in enumerate(found) for row in one.rows]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

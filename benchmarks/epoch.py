@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from statistics import mean
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -39,9 +40,8 @@ WARM_UP = 2  # epochs: the first has no tree, the second builds it from scratch
 TURN = 2.0  # seconds
 
 
-def make_arm(name: str, images: ImageSet, hierarchy: Hierarchy | None) -> tuple[Loop, Stopwatch]:
-    """Build one arm of a recipe, ready to be trained epoch by epoch."""
-    options = recipe(name)
+def make_arm(options: Mapping[str, Any], images: ImageSet, hierarchy: Hierarchy | None) -> tuple[Loop, Stopwatch]:
+    """Build one arm of a recipe, given by its options, ready to be trained epoch by epoch."""
     sizes = {size: options[size] for size in ("epochs", "batch_size", "image_size")}
     timed = TimedRecipe(method=options["method"], hierarchy=hierarchy, **sizes)
     loop, watch = make_loop(timed, images, Fabric(accelerator="cpu", devices=1))
@@ -52,10 +52,11 @@ def make_arm(name: str, images: ImageSet, hierarchy: Hierarchy | None) -> tuple[
 def two_epochs(name: str, data: str, *, hirl: bool) -> Callable[[], None]:
     images = in_memory(open_images(data))
     some = Subset(images, torch.arange(0, len(images), max(1, len(images) // MEMORY_IMAGES))[:MEMORY_IMAGES])
-    hierarchy = replace(recipe(name)["hierarchy"], start_epoch=1, levels=None) if hirl else None
+    options = recipe(name)
+    hierarchy = replace(options["hierarchy"], start_epoch=1, levels=None) if hirl else None
 
     def work() -> None:
-        loop, _ = make_arm(name, some, hierarchy)
+        loop, _ = make_arm(options, some, hierarchy)
         loop.fit_epoch()
         loop.fit_epoch()
 
@@ -110,9 +111,9 @@ def compare(name: str, data: str, repeats: int, console: Console) -> list[str]:
     options = recipe(name)
     hierarchy = replace(options["hierarchy"], start_epoch=1)
     arms = {
-        "baseline": make_arm(name, images, None),
-        "HIRL, bank": make_arm(name, images, replace(hierarchy, features="bank")),
-        "HIRL, full pass": make_arm(name, images, replace(hierarchy, features="pass")),
+        "baseline": make_arm(options, images, None),
+        "HIRL, bank": make_arm(options, images, replace(hierarchy, features="bank")),
+        "HIRL, full pass": make_arm(options, images, replace(hierarchy, features="pass")),
     }
     taken = epochs_in_turns(arms, repeats)
     method = type(options["method"]).__name__

@@ -2,17 +2,21 @@
 
     python -m benchmarks.training                 # on the built-in pictures
     python -m benchmarks.training --data FOLDER   # on images of your own
+    python -m benchmarks.training --size 224      # with views of 224 px from JPEGs, generated or those of --data
 
 Both sides train the network of the small recipe with the same batch size, number and size of views and augmentations.
 The other side uses lightly's transforms on Pillow images in memory, a DataLoader with two persistent workers, lightly's
 heads, losses, queue and momentum updates, and torch's optimiser. Epochs alternate and the fastest of each counts.
+With `--size` both sides read files, and the networks that are made for 32 px are replaced by a ViT-Ti/16.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -35,7 +39,6 @@ from lightly.models.utils import (
 )
 from lightly.transforms.dino_transform import DINOTransform
 from lightly.transforms.ibot_transform import IBOTTransform
-from lightly.transforms.moco_transform import MoCoV2Transform
 from lightly.transforms.swav_transform import SwaVTransform
 from lightly.utils.lars import LARS
 from PIL import Image
@@ -45,7 +48,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from benchmarks.epoch import make_arm
-from benchmarks.views import WORKERS, Pictures, Transform
+from benchmarks.views import BLURRED, WORKERS, Pictures, Transform, lightly_pair, photographs
 from hirl.data.sources import ImageSet, open_images
 from hirl.data.sources.images_in_memory import in_memory
 from hirl.encoders.backbones import make_backbone, patch_size, width
@@ -53,6 +56,9 @@ from hirl.methods import DINO, IBOT, MoCoV2, SwAV
 from hirl.train.recipe import recipe
 
 Step = Callable[[Sequence[Tensor]], None]
+
+VIT_TINY = {"backbone": "vit_tiny_patch16_224"}
+LARGE_BATCH = 32  # images, with --size
 
 
 def lightly_moco(method: MoCoV2, size: int) -> tuple[Transform, Step]:
@@ -77,8 +83,7 @@ def lightly_moco(method: MoCoV2, size: int) -> tuple[Transform, Step]:
         optimiser.step()
         optimiser.zero_grad()
 
-    # hirl does not blur below 64 pixels; neither does lightly here.
-    return MoCoV2Transform(input_size=size, gaussian_blur=0.0), step
+    return lightly_pair(size), step
 
 
 def lightly_swav(method: SwAV, size: int) -> tuple[Transform, Step]:
@@ -106,7 +111,7 @@ def lightly_swav(method: SwAV, size: int) -> tuple[Transform, Step]:
     transform = SwaVTransform(
         crop_sizes=(size, method.views(size)[-1].size),
         crop_counts=(2, method.local_crops),
-        gaussian_blur=0.0,
+        gaussian_blur=0.5 if size >= BLURRED else 0.0,
     )
     return transform, step
 
@@ -134,7 +139,7 @@ def crops_of(transform: Callable[..., Transform], method: DINO | IBOT, size: int
         local_crop_size=method.views(size)[-1].size,
         local_crop_scale=(0.05, split),
         n_local_views=method.local_crops,
-        gaussian_blur=(0.0, 0.0, 0.0),
+        gaussian_blur=(1.0, 0.1, 0.5) if size >= BLURRED else (0.0, 0.0, 0.0),
     )
 
 
@@ -203,8 +208,20 @@ LIGHTLY: dict[str, Callable[[Any, int], tuple[Transform, Step]]] = {
 }
 
 
-def compare(name: str, images: ImageSet, pictures: list[Image.Image], repeats: int) -> tuple[str, ...]:
+def options_of(name: str, size: int | None) -> dict[str, Any]:
+    """The options of a recipe; for larger images, with a network and a batch that fit them."""
     options = recipe(name)
+    if size is None:
+        return options
+    method = options["method"]
+    if "img_size" in (method.backbone_args or {}):
+        method = type(method)(**method.arguments | VIT_TINY | {"backbone_args": {"img_size": size}})
+    return options | {"method": method, "image_size": size, "batch_size": LARGE_BATCH}
+
+
+def compare(
+    name: str, options: dict[str, Any], images: ImageSet, pictures: Sequence[Image.Image | Path], repeats: int
+) -> tuple[str, ...]:
     transform, step = LIGHTLY[name](options["method"], options["image_size"])
     batches: DataLoader[Any] = DataLoader(
         Pictures(pictures, transform),
@@ -214,7 +231,7 @@ def compare(name: str, images: ImageSet, pictures: list[Image.Image], repeats: i
         num_workers=WORKERS,
         persistent_workers=True,
     )
-    loop, _ = make_arm(name, images, None)
+    loop, _ = make_arm(options, images, None)
     times: list[tuple[float, float]] = []
     for _ in range(repeats + 1):
         start = perf_counter()
@@ -232,15 +249,27 @@ def compare(name: str, images: ImageSet, pictures: list[Image.Image], repeats: i
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", nargs="*", default=list(LIGHTLY), metavar="recipe", help=", ".join(LIGHTLY))
-    parser.add_argument("--data", default="shapes", help="images to train on; by default the built-in pictures")
+    parser.add_argument("--data", help="images to train on; by default the built-in pictures")
+    parser.add_argument(
+        "--size", type=int, help="of views in pixels, made from files; by default from images in memory"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="measured epochs per side, after a warm-up")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
-    images = in_memory(open_images(arguments.data))
-    pictures = [Image.fromarray(images.read(place).permute(1, 2, 0).numpy()) for place in range(len(images))]
     table = Table("method", "hirl images/s", "lightly images/s", "ratio")
-    for name in arguments.recipes:
-        table.add_row(*compare(name, images, pictures, arguments.repeats))
+    with tempfile.TemporaryDirectory() as folder:
+        pictures: Sequence[Image.Image | Path]
+        if arguments.size is None:
+            images = in_memory(open_images(arguments.data or "shapes"))
+            pictures = [Image.fromarray(images.read(place).permute(1, 2, 0).numpy()) for place in range(len(images))]
+        else:
+            if arguments.data is None:
+                photographs(Path(folder), 128)
+            images = open_images(arguments.data or folder)
+            pictures = [Path(images.path(place)) for place in range(len(images))]
+        for name in arguments.recipes:
+            options = options_of(name, arguments.size)
+            table.add_row(*compare(name, options, images, pictures, arguments.repeats))
     Console(width=120).print(table)
 
 

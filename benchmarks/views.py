@@ -34,6 +34,7 @@ from hirl.data.views import View, render
 from hirl.methods import MoCoV2, SwAV
 
 WORKERS = 2
+BLURRED = 64  # pixels: smaller views are not blurred by hirl, and therefore not by lightly here either
 Transform = Callable[[Image.Image], Any]  # a list of tensors, one per view
 
 
@@ -56,13 +57,12 @@ class Pictures(Dataset[Any]):
 
 
 def lightly_pair(size: int) -> Transform:
-    # hirl does not blur below 64 pixels; neither does lightly here
-    return MoCoV2Transform(input_size=size, gaussian_blur=0.5 if size >= 64 else 0.0, sigmas=(0.1, 2))
+    return MoCoV2Transform(input_size=size, gaussian_blur=0.5 if size >= BLURRED else 0.0, sigmas=(0.1, 2))
 
 
 def lightly_multi_crop(size: int) -> Transform:
     local_size = SwAV().views(size)[-1].size
-    return SwaVTransform(crop_sizes=(size, local_size), gaussian_blur=0.5 if size >= 64 else 0.0)
+    return SwaVTransform(crop_sizes=(size, local_size), gaussian_blur=0.5 if size >= BLURRED else 0.0)
 
 
 def photographs(folder: Path, count: int, width: int = 500, height: int = 375) -> None:
