@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from benchmarks.measure import THREADS, peak_mebibytes, seconds
 from hirl.encoders.backbones import make_backbone
 from hirl.evals.detection.detector import Detector, freeze_unused, make_detector
-from hirl.evals.detection.regions import Target
+from hirl.evals.detection.regions import Target, Targets
 from hirl.evals.detection.schedule import make_optimiser, published
 from hirl.methods.facts import Facts
 
@@ -82,7 +82,7 @@ def prepared(name: str, side: int) -> Callable[[], None]:
     size = (image.shape[1], image.shape[2])
 
     def step() -> None:
-        _, losses = detector(image[None], [size], [target], [0])
+        _, losses = detector(image[None], [size], Targets([target]), [0])
         torch.stack(list(losses.values())).sum().backward()
 
     return step
@@ -111,7 +111,7 @@ def parts(name: str, side: int) -> dict[str, float]:
             for handle in timed(part, detector.get_submodule(part)):
                 stack.callback(handle.remove)
         for _ in range(3):
-            _, losses = detector(image[None], [(image.shape[1], image.shape[2])], [target], [0])
+            _, losses = detector(image[None], [(image.shape[1], image.shape[2])], Targets([target]), [0])
             start = time.perf_counter()
             torch.stack(list(losses.values())).sum().backward()
             taken["backward"] = time.perf_counter() - start

@@ -21,6 +21,7 @@ from hirl.evals.detection.regions import (
     Regions,
     SeededSampler,
     Target,
+    Targets,
     box_loss,
     detections,
     giou_loss,
@@ -70,7 +71,9 @@ def test_every_layer_learns(family: str, segment: bool, generator: torch.Generat
     """An image without objects is among those of the batch."""
     detector = small(family, segment=segment).train()
     images = torch.randn(2, 3, 64, 64, generator=generator)
-    _, losses = detector(images, [(64, 64), (50, 40)], [target([4, 4, 40, 44], [20, 30, 60, 60]), target()], [1, 2])
+    _, losses = detector(
+        images, [(64, 64), (50, 40)], Targets([target([4, 4, 40, 44], [20, 30, 60, 60]), target()]), [1, 2]
+    )
     assert set(losses) >= {"objectness", "rpn_box_reg"}
     assert any(name.startswith("mask") for name in losses) == segment
     torch.stack(list(losses.values())).sum().backward()
@@ -88,7 +91,7 @@ def test_every_layer_learns(family: str, segment: bool, generator: torch.Generat
 @pytest.mark.parametrize("family", ["c4", "cascade"])
 def test_only_images_without_objects_can_be_learnt_from(family: str) -> None:
     detector = small(family).train()
-    _, losses = detector(torch.zeros(1, 3, 64, 64), [(64, 64)], [target()], [1])
+    _, losses = detector(torch.zeros(1, 3, 64, 64), [(64, 64)], Targets([target()]), [1])
     torch.stack(list(losses.values())).sum().backward()
     assert all(loss.isfinite() for loss in losses.values())
 
@@ -102,7 +105,7 @@ def test_draws_are_a_function_of_the_images_seed(family: str, generator: torch.G
 
     def losses(order: list[int], seeds: list[int]) -> dict[str, Tensor]:
         chosen = [targets[place] for place in order]
-        found: dict[str, Tensor] = detector(images[order], [(64, 64)] * len(order), chosen, seeds)[1]
+        found: dict[str, Tensor] = detector(images[order], [(64, 64)] * len(order), Targets(chosen), seeds)[1]
         return found
 
     def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -159,7 +162,7 @@ def test_torchvisions_resnet_becomes_c4() -> None:
     from torchvision.models import resnet18
 
     detector = make_detector(resnet18(), 2, segment=True, sizes=SMALL)
-    _, losses = detector(torch.zeros(1, 3, 64, 64), [(64, 64)], [target([1, 1, 40, 40])], [0])
+    _, losses = detector(torch.zeros(1, 3, 64, 64), [(64, 64)], Targets([target([1, 1, 40, 40])]), [0])
     assert all(loss.isfinite() for loss in losses.values())
 
 
@@ -310,7 +313,7 @@ def test_the_best_anchor_of_an_object_overlaps_by_a_third_in_a_cascade() -> None
 
 def test_an_image_smaller_than_all_anchors_can_be_learnt_from() -> None:
     detector = small("cascade").train()
-    _, losses = detector(torch.zeros(1, 3, 16, 16), [(9, 9)], [target([1, 1, 8, 8], height=16, width=16)], [1])
+    _, losses = detector(torch.zeros(1, 3, 16, 16), [(9, 9)], Targets([target([1, 1, 8, 8], height=16, width=16)]), [1])
     assert all(loss.isfinite() for loss in losses.values())
     assert float(losses["objectness"].detach()) == 0
 
@@ -328,7 +331,7 @@ def test_drop_path_belongs_to_the_image(generator: torch.Generator) -> None:
         return torch.stack([one for one in found if one is not None])  # (paths, images)
 
     def factors(order: list[int], seeds: list[int]) -> Tensor:
-        detector(images[order], [(64, 64)] * len(order), [targets[place] for place in order], seeds)
+        detector(images[order], [(64, 64)] * len(order), Targets([targets[place] for place in order]), seeds)
         return drawn()
 
     torch.manual_seed(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from lightning_fabric import Fabric
-from torch import nn
+from torch import Tensor, nn
 
 from hirl.data.annotations.detection_folder import open_detection
 from hirl.encoders.backbones import make_backbone
@@ -19,6 +19,7 @@ from hirl.evals.detection import detector_training as training
 from hirl.evals.detection.detector import make_detector
 from hirl.evals.detection.detector_training import Training, positions_of
 from hirl.evals.detection.predictions import predict
+from hirl.evals.detection.proposals import Proposals
 from hirl.evals.detection.regions import HeadSizes
 from hirl.evals.detection.schedule import C4, CASCADE, Schedule, param_groups, published
 from hirl.evals.detection.scoring import average_precision
@@ -141,9 +142,19 @@ def test_accumulated_parts_are_the_same_step(coco: Coco, monkeypatch: pytest.Mon
         assert (mine - theirs).abs().max() < 1e-4, name  # a thirtieth of the rate, by which AdamW's first step moves
 
 
-def test_mixed_precision_learns(coco: Coco) -> None:
+def test_mixed_precision_learns_boxes_as_they_are(coco: Coco, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16, coordinates above 512 are multiples of 4."""
+    seen: list[torch.dtype] = []
+    assign = Proposals.assign_targets_to_anchors
+
+    def noted(self: Proposals, anchors: list[Tensor], targets: Sequence[Any]) -> Any:
+        seen.extend(target["boxes"].dtype for target in targets)
+        return assign(self, anchors, targets)
+
+    monkeypatch.setattr(Proposals, "assign_targets_to_anchors", noted)
     for family in ("c4", "cascade"):
         detector = train(coco(), family, None, precision="bf16-mixed")
+        assert set(seen) == {torch.float32}
         assert all(value.isfinite().all() for value in detector.parameters())
         assert {parameter.dtype for parameter in detector.parameters()} == {torch.float32}
 

@@ -11,7 +11,7 @@ from torchvision.models.detection.image_list import ImageList
 from hirl.evals.detection.c4 import C4Heads, c4_parts, is_resnet
 from hirl.evals.detection.cascade import cascade_parts
 from hirl.evals.detection.pyramid import PyramidBody, is_plain_vit
-from hirl.evals.detection.regions import Detections, HeadSizes, SeededSampler, Target
+from hirl.evals.detection.regions import Detections, HeadSizes, SeededSampler, Targets
 from hirl.evals.detection.torchvision_vit import as_timm, is_torchvision_vit
 from hirl.evals.training.regularisation import add_drop_paths
 from hirl.methods.parts.drop_path import DropPath, set_factors
@@ -58,10 +58,10 @@ class Detector(nn.Module):
         self,
         images: Tensor,
         sizes: Sequence[tuple[int, int]],
-        targets: Sequence[Target] | None = None,
+        given: Targets | None = None,
         seeds: Sequence[int] = (),
     ) -> tuple[list[Detections], dict[str, Tensor]]:
-        """Detections, and losses by name where `targets` are given.
+        """Detections, and losses by name where targets are given.
 
         images (B, C, H, W), normalised and padded with 0; sizes: height and width of each; seeds: one per image, of
         all that is drawn for it.
@@ -70,6 +70,7 @@ class Detector(nn.Module):
             sampler.seeds = seeds
         if self.training and self.drop_paths:
             self._draw_paths(seeds, images.device)
+        targets = None if given is None else given.each
         maps = self.body(images, sizes)
         named = {str(level): one for level, one in enumerate(maps)}
         boxes, losses = self.proposals(ImageList(images, list(sizes)), named, targets)

@@ -16,7 +16,7 @@ from hirl.data.views.normalisation import Normalisation
 from hirl.evals.base import no_message
 from hirl.evals.detection.detector import Detector, float_images, padded
 from hirl.evals.detection.pyramid import PyramidBody
-from hirl.evals.detection.regions import Target
+from hirl.evals.detection.regions import Target, Targets
 from hirl.evals.detection.samples import TrainingSample, TrainingSamples, parts
 from hirl.evals.detection.schedule import Schedule, make_optimiser
 from hirl.evals.training.resumable import ResumableTraining
@@ -100,7 +100,7 @@ class Training(ResumableTraining[list[TrainingSample]]):
         shown = [drawn.sample.image.to(device) for drawn in piece]
         images = float_images(shown, self.normalisation.mean, self.normalisation.std)
         sizes = [drawn.sample.size for drawn in piece]
-        targets = [_target(drawn, device) for drawn in piece]
+        targets = Targets([_target(drawn, device) for drawn in piece])
         _, losses = module(padded(images, self.detector.multiple), sizes, targets, [drawn.seed for drawn in piece])
         return cast(dict[str, Tensor], losses)
 

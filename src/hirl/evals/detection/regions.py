@@ -54,6 +54,13 @@ class Target(TypedDict, total=False):
     masks: Tensor  # (n, H, W) uint8
 
 
+class Targets:
+    """The targets of a batch, out of sight of mixed precision, which would round boxes in lists and dicts."""
+
+    def __init__(self, each: Sequence[Target]) -> None:
+        self.each = each
+
+
 @dataclass(frozen=True)
 class Detections:
     """The detections of one image, by falling score."""
