@@ -163,8 +163,11 @@ def test_files_instead_of_shares(coloured_subject: Make, folder: ImageSet, tmp_p
     assert list(result.headline) == ["50 %, 2 classes"]
     assert result.chosen["50 %"]["images"] == 3
     assert SemiSupervised(files=["dog_1.png", "dog_2.png", "cat_1.png"], epochs=1).run(subject) == result
-    with pytest.raises(ValueError, match="has no image of 1 of its 2 classes"):
-        SemiSupervised(files=["dog_1.png", "dog_2.png"]).run(subject)
+    with pytest.raises(ValueError, match="has no image of 1 of its 2 classes"):  # before anything is trained
+        SemiSupervised(files=["dog_1.png", "dog_2.png"]).check(subject.parts)
+    earlier = evaluation.arguments
+    (tmp_path / "names.txt").write_text("dog_0.png\ndog_2.png\ncat_1.png\n")
+    assert evaluation.arguments != earlier  # so that a result for the earlier names is not taken for this one
     with pytest.raises(ValueError, match=r"semisup.files is 'nowhere.txt', which is not a file"):
         SemiSupervised(files="nowhere.txt").run(subject)
     with pytest.raises(ValueError, match="shares is empty"):

@@ -5,10 +5,11 @@ The choice of images is a function of labels, share and seed, not of the encoder
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -43,8 +44,17 @@ class SemiSupervised(FineTune):
     def check(self, parts: Mapping[Part, ImageSet]) -> None:
         check_level(self.level, parts["train"])
         for picked in self._picked(parts["train"], seed=0).values():
+            labels_of_part(Subset(parts["train"], picked))  # a ValueError if a class has no image
             for official in (SEMI_CNN, SEMI_VIT):  # which of them is known with the encoder
                 self._apply_arguments(official[nearest_share(len(picked))], len(picked))
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """A file of names by its content as well, which may change."""
+        if not isinstance(self.files, str):
+            return super().arguments
+        content = hashlib.sha256("\n".join(_names(self.files)).encode()).hexdigest()
+        return super().arguments | {"files": [self.files, content]}
 
     def run(self, subject: Subject) -> Result:
         family = self._family(subject)
