@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import make_backbone
+from hirl.methods.parts.split_batch_norm import average_statistics
 from hirl.methods.parts.sync_batch_norm import SyncBatchNorm, synchronise_batch_norm
 
 WORLD = 2
@@ -24,16 +26,18 @@ def random_norm(kind: Callable[..., nn.Module], affine: bool, generator: torch.G
     return norm
 
 
+@pytest.mark.parametrize("first", [6, 2, 0], ids=["equal shares", "unequal", "a rank without rows"])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize(("kind", "shape"), [(nn.BatchNorm1d, (6, 5)), (nn.BatchNorm2d, (6, 5, 4, 3))])
 @pytest.mark.usefixtures("two_ranks")
 def test_ranks_normalise_as_one(
-    kind: type[nn.BatchNorm1d], shape: tuple[int, ...], affine: bool, generator: torch.Generator
+    kind: type[nn.BatchNorm1d], shape: tuple[int, ...], affine: bool, first: int, generator: torch.Generator
 ) -> None:
     """Output, the gradient of the summed losses, and running statistics."""
     plain = random_norm(kind, affine, generator)
     synced = [SyncBatchNorm(copy.deepcopy(plain)).double() for _ in range(WORLD)]  # type: ignore[arg-type]
     rows = 3 + torch.randn(WORLD * shape[0], *shape[1:], generator=generator, dtype=torch.double)
+    shares = [first, len(rows) - first]
     rows[: shape[0]] *= 2  # the ranks' own statistics differ
     upstream = torch.randn(rows.shape, generator=generator, dtype=torch.double)
     joined = rows.clone().requires_grad_()
@@ -41,9 +45,9 @@ def test_ranks_normalise_as_one(
     (expected * upstream).sum().backward()
 
     def on_a_rank(rank: int) -> tuple[Tensor, Tensor]:
-        mine = rows.chunk(WORLD)[rank].clone().requires_grad_()
+        mine = rows.split(shares)[rank].clone().requires_grad_()
         result = synced[rank](mine)
-        (result * upstream.chunk(WORLD)[rank]).sum().backward()
+        (result * upstream.split(shares)[rank]).sum().backward()
         assert mine.grad is not None
         return result.detach(), mine.grad
 
@@ -86,6 +90,25 @@ def test_every_batch_norm_is_synchronised_and_keeps_its_weights() -> None:
     plain.load_state_dict(after)
     with torch.no_grad():  # for evaluation no rank waits for another
         torch.testing.assert_close(network.eval()(images), plain.eval()(images))
+
+
+@pytest.mark.usefixtures("two_ranks")
+def test_a_frozen_network_keeps_its_batch_norm() -> None:
+    """It uses stored statistics; Lightning synchronises a module again at each fit."""
+    adapted = AdaptedNetwork(make_backbone("mobilenetv3_small_050"), 8, hidden=4)
+    network = nn.Sequential(adapted, nn.BatchNorm1d(8))
+    for _ in range(2):
+        synchronise_batch_norm(network)
+    assert type(network[1]) is SyncBatchNorm
+    assert not any(isinstance(module, SyncBatchNorm) for module in adapted.modules())
+
+
+def test_statistics_of_layers_in_eval_mode_are_not_averaged(as_rank: Callable[..., None]) -> None:
+    """The mean of three equal numbers may be another one."""
+    as_rank(of=3, mean=lambda mine: mine + 1)
+    network = nn.Sequential(nn.BatchNorm1d(2), nn.BatchNorm1d(2).eval())
+    average_statistics(network)
+    assert [norm.running_mean.tolist() for norm in network] == [[1, 1], [0, 0]]  # type: ignore[operator]
 
 
 def test_alone_batch_norm_stays_plain() -> None:

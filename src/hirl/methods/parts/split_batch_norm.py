@@ -91,14 +91,17 @@ def split_batch_norm(network: nn.Module, groups: int) -> None:
 
 
 def average_statistics(network: nn.Module) -> None:
-    """Replace running statistics by their mean over the ranks, so that every rank holds the same network."""
+    """Replace running statistics by their mean over the ranks, so that every rank holds the same network.
+
+    Those of layers in eval mode are the same already, and stay so to the bit: a mean of three would be rounded.
+    """
     world = ranks.world()
     if world.size == 1:
         return
     statistics = [
         buffer
         for module in network.modules()
-        if isinstance(module, nn.modules.batchnorm._BatchNorm)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training
         for buffer in (module.running_mean, module.running_var)
         if buffer is not None
     ]

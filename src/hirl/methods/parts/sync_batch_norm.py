@@ -7,12 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl import ranks
+from hirl.encoders.adapter import AdaptedNetwork
 from hirl.methods.base import full_precision
 from hirl.methods.parts.mean_over_ranks import mean_over_ranks
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Normalise by the statistics of the rows of all ranks, equally many each, during training.
+    """Normalise by the statistics of the rows of all ranks, of which one may have more than another, during training.
 
     torch's own layer is for GPUs only, and DDP rejects it on a CPU: this one uses torch's kernels on a GPU and plain
     tensor operations on a CPU. Parameters and buffers are those of plain batch norm.
@@ -49,11 +50,13 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     def _by_operations(self, rows: Tensor) -> Tensor:
         others = [axis for axis in range(rows.ndim) if axis != 1]
-        mean = mean_over_ranks(rows.mean(others, keepdim=True))
+        rows_here = rows.new_tensor([rows.numel() / self.num_features])
+        sums, per_rank = mean_over_ranks(torch.cat((rows.sum(others), rows_here))).tensor_split([-1])
+        mean = (sums / per_rank).view([-1 if axis == 1 else 1 for axis in range(rows.ndim)])
         centred = rows - mean
-        variance = mean_over_ranks(centred.square().mean(others, keepdim=True))
+        variance = mean_over_ranks(centred.square().sum(others, keepdim=True)) / per_rank
         with torch.no_grad():
-            count = ranks.world().size * rows.numel() // self.num_features
+            count = ranks.world().size * per_rank
             self.running_mean.lerp_(mean.flatten(), self.momentum)
             self.running_var.lerp_(variance.flatten() * count / (count - 1), self.momentum)
         scale = (variance + self.eps).rsqrt()
@@ -63,11 +66,18 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def synchronise_batch_norm(network: nn.Module) -> None:
-    """Make every batch norm of a network take its statistics from all ranks; no change with a single process."""
+    """Make every batch norm of a network take its statistics from all ranks; no change with a single process.
+
+    Those of a frozen network, which uses stored statistics, stay as they are.
+    """
     size = ranks.world().size
     if size == 1:
         return
+    adapted = [module for module in network.modules() if isinstance(module, AdaptedNetwork)]
+    settled = {layer for module in adapted for layer in module.frozen.modules()}
     for name, module in list(network.named_modules()):
+        if module in settled or isinstance(module, SyncBatchNorm):
+            continue
         if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d):
             network.set_submodule(name, SyncBatchNorm(module))
         elif isinstance(module, nn.modules.batchnorm._BatchNorm):
