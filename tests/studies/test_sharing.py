@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hirl.studies.arms import next_arms
+
 from ..forked import Forked, wait_for_all
 from .test_compare import line_for, room  # noqa: F401 (a fixture)
 
@@ -31,6 +33,12 @@ def test_two_processes_compare_as_one(room: Path, tmp_path: Path) -> None:  # no
     assert trained[1] + trained[2] == 4
     assert min(trained) > 0
     assert not list((tmp_path / "shared").glob(".*.claim"))
+
+
+def test_processes_that_train_together_go_through_finished_arms_as_well(tmp_path: Path) -> None:
+    """Those that the first run starts begin with the first arm."""
+    for processes, expected in ((1, ["second"]), (2, ["first", "second"])):
+        assert list(next_arms(["first", "second"], tmp_path, "first".__eq__, processes=processes)) == expected
 
 
 def test_two_processes_tune_as_one(tune_line: list[str], tmp_path: Path) -> None:

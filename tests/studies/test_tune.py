@@ -136,6 +136,14 @@ def test_a_run_killed_before_its_final_tree_gets_the_same_score(
     assert held_out_loss(continued, DINO, held, seed=0) == expected
 
 
+def test_a_run_without_a_tree_does_not_win(tmp_path: Path) -> None:
+    """L_img alone is less than any sum of two losses."""
+    held, kept = parts(32)
+    run = pretrain(kept, small_dino(), None, out=tmp_path / "run", **OPTIONS)
+    with pytest.warns(UserWarning, match=r"never got a tree, so its losses do not count"):
+        assert held_out_loss(run, DINO, held, seed=0)["joint"] == float("inf")
+
+
 def test_the_score_is_computed_where_the_run_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     devices: list[Any] = []
 

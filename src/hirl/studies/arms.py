@@ -13,7 +13,6 @@ from hirl.config import to_plain
 from hirl.config.parser import load
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.hierarchy.settings import Hierarchy
-from hirl.processes import process_count
 from hirl.runs.folder import RunFolder
 
 BASE, HIRL = "base", "HIRL"
@@ -104,12 +103,15 @@ def check_folder(out: Path) -> None:
         )
 
 
-def next_arms(names: Sequence[str], folder: Path, is_done: Callable[[str], bool]) -> Generator[str, None, None]:
+def next_arms(
+    names: Sequence[str], folder: Path, is_done: Callable[[str], bool], *, processes: int
+) -> Generator[str, None, None]:
     """The arms to train, each held until the next is asked for: other processes that run the same command take others.
 
-    The processes of one run train every arm together.
+    The `processes` of one run train every arm together, and go through the finished ones together as well: those that
+    the first run starts begin with the first arm, whatever has been finished before.
     """
-    if process_count() > 1:
+    if processes > 1:
         yield from names
     else:
         yield from share_tasks(names, folder, is_done)

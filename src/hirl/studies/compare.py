@@ -18,6 +18,7 @@ from typing import Any, Literal
 from hirl.evals.base import Evaluation
 from hirl.evals.evaluate import evaluate
 from hirl.hierarchy.settings import ResolvedHierarchy
+from hirl.processes import count_processes
 from hirl.run import Run
 from hirl.runs.continuing import fork_file
 from hirl.runs.metrics import SECONDS_EPOCH
@@ -28,6 +29,7 @@ from hirl.studies.comparison_tables import Figures, by_figure, numbers, pooled, 
 from hirl.terminal.tables import Cells, print_tables, write_tables
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
+from hirl.train.resolve import neighbours_of
 
 
 def compare(
@@ -92,7 +94,12 @@ def compare(
     }
     comparison = _Comparison(data, folder, options, made, every, labels, tasks, evaluation_data, test_data, accelerator)
     asked = hashlib.sha256(repr((tasks, evaluation_data, test_data)).encode()).hexdigest()[:8]
-    with closing(next_arms(list(every), folder, lambda place: (folder / f".{place}.{asked}").exists())) as places:
+    processes = count_processes(accelerator, devices="auto", nodes=1)
+
+    def is_done(place: str) -> bool:
+        return (folder / f".{place}.{asked}").exists()
+
+    with closing(next_arms(list(every), folder, is_done, processes=processes)) as places:
         for place in places:
             comparison.finish(place)
             (folder / f".{place}.{asked}").touch()
@@ -162,7 +169,9 @@ def _trained(
     if hierarchy is None:
         more["fork_at"] = tuple(sorted({arm.start_epoch for arm in arms if arm is not None} - {0}))
     elif base is not None and fork_file(base, hierarchy.start_epoch) is not None:
-        more["stage_one"] = base.folder
+        neighbours = neighbours_of(options.get("neighbours"), options["method"], hierarchy)
+        if base.config["neighbours"] == neighbours:  # or the baseline's first epochs are not those of this arm
+            more["stage_one"] = base.folder
     method = options["method"].unbuilt_copy()
     return pretrain(data, **{**options, "method": method, "hierarchy": hierarchy, "out": place} | more)
 

@@ -12,8 +12,9 @@ from hirl.evals.base import Evaluation
 from hirl.evals.labels import check_labels
 from hirl.evals.subject import check_images_named
 from hirl.features.image_request import ImageRequest
-from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
+from hirl.hierarchy.settings import Hierarchy, HierarchyDefaults, ResolvedHierarchy
 from hirl.studies.arms import make_arms
+from hirl.train.adaptation_defaults import TRAINED_START_SHARE
 from hirl.train.checks import check_sizes
 from hirl.train.resolve import EPOCHS, hierarchy_defaults
 
@@ -79,7 +80,9 @@ def resolved_arms(
 ) -> dict[str, ResolvedHierarchy | None]:
     """HIRL's settings of every arm of a recipe, checked against the images before anything is trained."""
     hierarchy: Hierarchy = options["hierarchy"]
-    epochs, defaults = options["epochs"], hierarchy_defaults(options["method"], options.get("unfreeze", 0))
+    epochs, unfreeze = options["epochs"], options.get("unfreeze", 0)
+    share = TRAINED_START_SHARE if unfreeze else HierarchyDefaults.start_share
+    defaults = hierarchy_defaults(options["method"], unfreeze, start_share=share)
     own = hierarchy.resolve(len(images), epochs, defaults)
     resolved: dict[str, ResolvedHierarchy | None] = {}
     try:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from itertools import product
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from hirl.hierarchy.levels import check_levels, levels_by_number
 from hirl.hierarchy.settings import Hierarchy
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
+from hirl.processes import count_processes
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.representations import TREE, load_trained
@@ -88,10 +90,16 @@ def tune(
     choices = grid(len(kept), levels, negatives)
     folder = Path(out)
     check_folder(folder)
-    device = torch.device(read_machine(options.get("accelerator", "auto")).device)
     losses: dict[Choice, dict[str, float]] = {}
     named = {f"levels-{'-'.join(map(str, sizes))}-negatives-{paths}": (sizes, paths) for sizes, paths in choices}
-    with closing(next_arms(list(named), folder, lambda name: (folder / name / LOSSES).is_file())) as names:
+    accelerator = options.get("accelerator", "auto")
+    device = torch.device(read_machine(accelerator).device)
+    processes = count_processes(accelerator, devices=options.get("devices", "auto"), nodes=options.get("nodes", 1))
+
+    def is_done(name: str) -> bool:
+        return (folder / name / LOSSES).is_file()
+
+    with closing(next_arms(list(named), folder, is_done, processes=processes)) as names:
         for name in names:
             sizes, paths = named[name]
             chosen = replace(hierarchy, levels=sizes, negatives=paths)
@@ -107,6 +115,8 @@ def tune(
     write_tables(folder, tables)
     print_tables(tables)
     best = min(losses, key=lambda choice: losses[choice]["joint"])
+    if losses[best]["joint"] == inf:
+        raise ValueError(f"no tree could be built with any of the levels: the runs in {str(folder)!r} say why")
     return replace(hierarchy, levels=best[0], negatives=best[1])
 
 
@@ -146,8 +156,10 @@ def held_out_loss(
     if (kept := _kept_losses(file)) is not None:
         return kept
     trained, config = load_trained(run, method=method), run.config
-    if trained.paths is not None:
-        trained.paths.tree = _training_tree(run)
+    if trained.paths is None:  # L_img alone would be below every sum of two losses
+        warnings.warn(f"{str(run.folder)!r} never got a tree, so its losses do not count", stacklevel=2)
+        return {"joint": inf, "image": nan, "spd": nan}
+    trained.paths.tree = _training_tree(run)
     views = trained.method.views(config["image_size"])
     batches: dict[str, Any] = {name: config[name] and tuple(config[name]) for name in ("mean", "std")}
     batches |= {"batch_size": min(config["batch_size"], len(images)), "drop_last": False}

@@ -125,10 +125,15 @@ def _settings(
     }
     if start is not None:
         resolved |= {"mean": given.mean or start.encoder.mean, "std": given.std or start.encoder.std}
-    if given.neighbours is None:
-        frozen = choices.method.has_adapter and hierarchy is not None and hierarchy.head_layers == 0
-        resolved["neighbours"] = NEIGHBOURS if frozen else 0.0
+    resolved["neighbours"] = neighbours_of(given.neighbours, choices.method, hierarchy)
     return Settings(**vars(given) | resolved)
+
+
+def neighbours_of(given: float | None, method: Method, hierarchy: ResolvedHierarchy | None) -> float:
+    """The share of positives from neighbours: as given, or the default with a frozen encoder and HIRL without heads."""
+    if given is not None:
+        return given
+    return NEIGHBOURS if method.has_adapter and hierarchy is not None and hierarchy.head_layers == 0 else 0.0
 
 
 def hierarchy_defaults(
