@@ -19,7 +19,7 @@ from hirl.methods.base import Method, Plan
 from hirl.train import loop as loop_module
 from hirl.train.keeping import Store
 from hirl.train.loop import Loop
-from hirl.train.observer import SilentObserver
+from hirl.train.observer import Observer
 from hirl.train.setup import Components, build_paths
 
 from ..small_methods import METHODS, NAMES, small_arguments
@@ -70,7 +70,7 @@ def loop_of(images: Shapes) -> Callable[..., Loop]:
             N=len(images),
             seed=0,
         )
-        return Loop(Fabric(accelerator="cpu", devices=1, **options), parts, SilentObserver(), Store())
+        return Loop(Fabric(accelerator="cpu", devices=1, **options), parts, Observer(), Store())
 
     return make
 

@@ -6,17 +6,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from hirl import evals, ranks
-from hirl.data.sources.identity import is_identified
 from hirl.data.views.view import check_interpolation
 from hirl.evals.base import Evaluation, Result, Subject
-from hirl.evals.protocol import protocol_of, store, stored
+from hirl.evals.protocol import Record, protocol_of
 from hirl.evals.result_tables import print_headline, print_message, print_result
-from hirl.evals.subject import check_images_named, check_needs, make_subject, tree_of, without_unreadable
+from hirl.evals.subject import check_images_named, make_subject, tree_of, without_unreadable
 from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import FeatureCache
 from hirl.features.image_request import NoLabels, request_images
@@ -24,15 +22,13 @@ from hirl.features.open_encoder import open_encoder
 from hirl.features.preprocessing import Preprocessing, check_preprocessing, describe, find_device, preprocessing_for
 from hirl.methods.base import Method
 from hirl.methods.facts import Facts
-from hirl.processes import is_first, launch, process_count, run_on_first
+from hirl.processes import PATIENCE, is_first, launch, process_count, run_on_first
 from hirl.runs.folder import RunFolder
 from hirl.runs.representations import method_facts
-from hirl.runs.results import result_file
 from hirl.terminal.progress import no_progress, progress_bars
 
 DEFAULT_TASKS = ("knn", "clustering", "tree", "linear")
 AUTO = "auto"
-PATIENCE = timedelta(days=1)  # timeout while the first process works alone
 
 
 class Prepared(NamedTuple):
@@ -149,9 +145,8 @@ def evaluate(
             extractor = extractors[preprocessing]
             if task.needs.features:
                 extractor.check(first.channels)
-            ready = make_subject(extractor, parts, tree, facts, seed)
             with _prefix_errors(task):
-                check_needs(task, ready)
+                ready = make_subject(task, extractor, parts, tree, facts, seed)
                 if task.needs.run and encoder.run is not None and not reuse:  # a stored result needs no heads
                     extractor.load_heads()
             return Prepared(task, ready, extractor)
@@ -172,15 +167,14 @@ def evaluate(
 def _run_task(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: bool) -> Result:
     """With `reuse` the stored result of the same protocol, if there is one; else a new one, which is stored."""
     task, subject, extractor = prepared
-    protocol = None if folder is None else protocol_of(task, subject, extractor)
-    if reuse and folder is not None and protocol is not None:
-        known = run_on_first(lambda: stored(folder, protocol))
+    record = None if folder is None else Record(folder, protocol_of(task, subject, extractor))
+    if record is not None:
+        known = run_on_first(record.find) if reuse else None
         if known is not None:
             if not quiet:
                 print_headline(task.name, known, note="stored earlier")
             return known
-    if folder is not None and protocol is not None and all(map(is_identified, protocol["data"].values())):
-        subject = replace(subject, folder=result_file(folder, protocol).with_suffix(""))
+        subject = replace(subject, folder=record.folder)
     if task.needs.features:
         if ranks.world().size > 1:
             # Extract all that the task may need by all processes; the first one keeps it.
@@ -194,8 +188,8 @@ def _run_task(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: bo
     with _prefix_errors(task):
         # Features are with the first process. Training is shared by all of them.
         result = run_on_first(lambda: task.run(subject)) if task.needs.features else task.run(subject)
-    if folder is not None and protocol is not None and is_first():
-        store(folder, protocol, result, extractor)
+    if record is not None and is_first():
+        record.write(result, extractor)
     if not quiet:
         print_result(task.name, subject, result, sized=task.needs.features)
     return result

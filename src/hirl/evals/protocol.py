@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from hirl.data.sources.identity import is_identified
 from hirl.evals.base import Evaluation, Result, Subject
 from hirl.features.extractor import Extractor
 from hirl.runs.folder import RunFolder
-from hirl.runs.results import find_result, write_result
+from hirl.runs.results import find_result, result_file, write_result
 from hirl.terminal.figures import kinds, with_kinds
 
 CHUNK = 1 << 24  # bytes read at a time
@@ -56,35 +56,48 @@ def _hashes(run: RunFolder) -> dict[str, str]:
     return found
 
 
-def store(folder: Path, protocol: dict[str, Any], result: Result, extractor: Extractor) -> Path:
-    """Write a result with its protocol, and return the file."""
-    columns: dict[str, str] = {}
-    for row in result.rows:
-        columns |= kinds(row)
-    return write_result(
-        folder,
-        protocol,
-        {
-            "headline": dict(result.headline),
-            "rows": [dict(row) for row in result.rows],
-            "chosen": result.chosen,
-            "kinds": {"headline": kinds(result.headline), "rows": columns},
-            "encoder": {"name": extractor.encoder.name} | extractor.encoder.description,
-            "device": str(extractor.preprocessing.device),
-        },
-    )
+@dataclass(frozen=True)
+class Record:
+    """Where the result of a protocol is stored, in a folder of results."""
 
+    results: Path
+    protocol: dict[str, Any]
 
-def stored(folder: Path, protocol: dict[str, Any]) -> Result | None:
-    """The result stored for exactly this protocol, or None. Images of unknown content match nothing."""
-    if not all(map(is_identified, protocol["data"].values())):
-        return None
-    found = find_result(folder, protocol)
-    if found is None or not {"headline", "rows", "chosen", "kinds"} <= found.keys():
-        return None
-    kinds_of: Mapping[str, Mapping[str, str]] = found["kinds"]
-    return Result(
-        headline=with_kinds(found["headline"], kinds_of["headline"]),
-        rows=[with_kinds(row, kinds_of["rows"]) for row in found["rows"]],
-        chosen=found["chosen"],
-    )
+    @property
+    def folder(self) -> Path | None:
+        """The folder for files beside the result; None if the content of the images is unknown."""
+        return result_file(self.results, self.protocol).with_suffix("") if self._is_identified else None
+
+    @property
+    def _is_identified(self) -> bool:
+        return all(map(is_identified, self.protocol["data"].values()))
+
+    def write(self, result: Result, extractor: Extractor) -> None:
+        """Write the result with its protocol."""
+        columns: dict[str, str] = {}
+        for row in result.rows:
+            columns |= kinds(row)
+        write_result(
+            self.results,
+            self.protocol,
+            {
+                "headline": dict(result.headline),
+                "rows": [dict(row) for row in result.rows],
+                "chosen": result.chosen,
+                "kinds": {"headline": kinds(result.headline), "rows": columns},
+                "encoder": {"name": extractor.encoder.name} | extractor.encoder.description,
+                "device": str(extractor.preprocessing.device),
+            },
+        )
+
+    def find(self) -> Result | None:
+        """The result stored for exactly this protocol, or None. Images of unknown content match nothing."""
+        found = find_result(self.results, self.protocol) if self._is_identified else None
+        if found is None or not {"headline", "rows", "chosen", "kinds"} <= found.keys():
+            return None
+        kinds_of: Mapping[str, Mapping[str, str]] = found["kinds"]
+        return Result(
+            headline=with_kinds(found["headline"], kinds_of["headline"]),
+            rows=[with_kinds(row, kinds_of["rows"]) for row in found["rows"]],
+            chosen=found["chosen"],
+        )

@@ -28,12 +28,20 @@ def tree_of(encoder: Encoder) -> PrototypeTree | None:
 
 
 def make_subject(
-    extractor: Extractor, parts: dict[Part, ImageSet], tree: PrototypeTree | None, facts: Facts, seed: int
+    task: Evaluation,
+    extractor: Extractor,
+    parts: dict[Part, ImageSet],
+    tree: PrototypeTree | None,
+    facts: Facts,
+    seed: int,
 ) -> Subject:
-    """The encoder with the images of one evaluation; features are computed when they are first read."""
+    """The encoder with the images of an evaluation; a ValueError if it needs something else.
+
+    Features are computed when they are first read.
+    """
     encoder, preprocessing = extractor.encoder, extractor.preprocessing
     run = encoder.run
-    return Subject(
+    subject = Subject(
         name=encoder.name,
         encoder=extractor.network,
         image_size=preprocessing.size,
@@ -50,6 +58,8 @@ def make_subject(
         workers=preprocessing.workers,
         progress=extractor.progress,
     )
+    _check_needs(task, subject)
+    return subject
 
 
 def without_unreadable(subject: Subject, extractor: Extractor) -> Subject:
@@ -72,7 +82,7 @@ def check_images_named(task: Evaluation, data: Any, option: str) -> None:
         raise ValueError(f"{task.name} needs images other than the run's: name them with --{option}")
 
 
-def check_needs(task: Evaluation, subject: Subject) -> None:
+def _check_needs(task: Evaluation, subject: Subject) -> None:
     """Raise a ValueError if the subject lacks what the evaluation needs."""
     if task.needs.labels:
         check_labels(subject.parts)

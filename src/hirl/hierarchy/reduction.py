@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -44,10 +44,6 @@ class ReducedSpace:
         lost = ~(torch.linalg.vector_norm(reduced, dim=1) >= SHORTEST)
         reduced[lost, 0] = 1.0
         return UnitRows(reduced, name=rows.name)
-
-    def to(self, device: str | torch.device) -> ReducedSpace:
-        nodes = tuple(level.to(device) for level in self.prototypes)
-        return replace(self, mean=self.mean.to(device), axes=self.axes.to(device), prototypes=nodes)
 
     def tensors(self) -> dict[str, Tensor]:
         return {"mean": self.mean, "axes": self.axes} | {f"prototypes.{i}": p for i, p in enumerate(self.prototypes)}

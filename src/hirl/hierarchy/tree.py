@@ -197,13 +197,7 @@ class PrototypeTree:
 
     def to(self, device: str | torch.device) -> PrototypeTree:
         """Return the tree on a device."""
-        return PrototypeTree(
-            prototypes=tuple(nodes.to(device) for nodes in self.prototypes),
-            parents=tuple(parents.to(device) for parents in self.parents),
-            leaves=self.leaves.to(device),
-            by_path=self.by_path,
-            reduced=None if self.reduced is None else self.reduced.to(device),
-        )
+        return self.from_tensors({name: tensor.to(device) for name, tensor in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tree as named tensors, for files and state dicts."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hirl.data.views.normalisation import Normalisation, default_normalisation
 from hirl.encoders.encoder_file import EncoderMetadata, load_encoder, save_encoder
-from hirl.hierarchy.tree import PrototypeTree
+from hirl.hierarchy.tree import PrototypeTree, is_tree
 from hirl.methods.base import Method
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.folder import RunFolder
@@ -130,13 +130,4 @@ def is_complete(run: RunFolder) -> bool:
         load_encoder(run.encoder_file)
     except (ValueError, OSError):
         return False
-    return run.config["hierarchy"] is None or has_tree(run)
-
-
-def has_tree(run: RunFolder) -> bool:
-    """Whether tree.safetensors can be read."""
-    try:
-        PrototypeTree.load(run.tree_file)
-    except (ValueError, OSError):
-        return False
-    return True
+    return run.config["hierarchy"] is None or is_tree(run.tree_file)

@@ -8,16 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from hirl.config import to_plain
 from hirl.run import Run
-from hirl.runs.continuing import state_to_fork
 from hirl.runs.stored import is_complete
 from hirl.train.job import Job
-
-
-def stage_one_state(job: Job, base: Run) -> dict[str, Any]:
-    """The state of the baseline that a HIRL run starts from instead of training its own stage one."""
-    return state_to_fork(base, to_plain(job.settings), job.data.opened)
 
 
 def add_heads(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -13,8 +13,11 @@ from hirl.hierarchy.tree import PrototypeTree
 Rates: TypeAlias = "Mapping[str, float | Tensor]"  # tensors are on the device: reading one makes a GPU wait
 
 
-class Observer(Protocol):
-    """Called by the loop. Epochs and steps count from 0; `step` is the number of steps done so far."""
+class Observer:
+    """Called by the loop. Epochs and steps count from 0; `step` is the number of steps done so far.
+
+    This base class shows nothing.
+    """
 
     def on_step(self, step: int, figures: Mapping[str, Tensor], rates: Rates, images: int, data_seconds: float) -> None:
         """After each step: its figures and learning rates, its images over all processes, the time spent on data."""
@@ -30,14 +33,8 @@ class Observer(Protocol):
         `seconds`: time of features, clustering and comparison, by metric. `agreement`: of the bank with clean images.
         """
 
+    def on_tree_restored(self, tree: PrototypeTree) -> None:
+        """After the tree of a checkpoint was restored, which was reported before."""
+
     def on_epoch_end(self, epoch: int, step: int, means: dict[str, float], sample: list[Tensor]) -> None:
         """After the last step of an epoch: the means of its steps' figures, and z⁰ of some of its batches (B, D)."""
-
-
-class SilentObserver:
-    """Shows nothing."""
-
-    def on_step(self, *_: object) -> None: ...
-    def on_tree_start(self, _: int) -> None: ...
-    def on_tree_built(self, *_: object) -> None: ...
-    def on_epoch_end(self, *_: object) -> None: ...

@@ -24,7 +24,7 @@ from hirl.train.health import Health, check_loss, check_representations, check_t
 from hirl.train.job import Job
 from hirl.train.machine import size_text, used_memory
 from hirl.train.means import Means
-from hirl.train.observer import Observer, Rates, SilentObserver
+from hirl.train.observer import Observer, Rates
 from hirl.train.online_knn import KnnAccuracy, open_online_knn
 from hirl.train.setup import Components
 from hirl.train.tree_figures import TreeFigures
@@ -43,7 +43,7 @@ class _Remaining(ProgressColumn):
         return Text(f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d}:{int(seconds % 60):02d} left")
 
 
-class Reporter:
+class Reporter(Observer):
     """The observer of the first process."""
 
     def __init__(
@@ -237,7 +237,7 @@ def open_observer(
 ) -> Iterator[Observer]:
     """Report from step `start` on, on the first process; the others are silent."""
     if not job.is_first:
-        yield SilentObserver()
+        yield Observer()
         return
     knn, known = open_online_knn(job, components, knn_every), job.data.images.labels
     labels = None if known is None else known[:, 0]

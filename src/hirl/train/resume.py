@@ -10,15 +10,15 @@ from typing import Any
 
 from hirl.config import to_plain
 from hirl.files import missing_folders, remove_empty
+from hirl.hierarchy.tree import is_tree
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.continuing import state_to_continue
 from hirl.runs.folder import LOCK
 from hirl.runs.images_file import repair_images, write_images
-from hirl.runs.stored import has_tree, is_complete
+from hirl.runs.stored import is_complete
 from hirl.train.job import Job
 from hirl.train.loop import Loop
-from hirl.train.report import Reporter
 
 MISTAKE = 2  # exit code of a command that ends with a ValueError or OSError
 
@@ -100,8 +100,8 @@ def load_state(job: Job, loop: Loop, state: dict[str, Any]) -> None:
         reason = " ".join(str(error).split())
         raise ValueError(f"{str(job.run.checkpoint_file)!r} does not fit this run: {reason}") from error
     tree = None if loop.paths is None else loop.paths.tree
-    if tree is not None and isinstance(loop.observer, Reporter):
-        loop.observer.tree_figures.measure(tree)  # already reported, but the next tree is compared with it
-    if tree is not None and job.is_first and not has_tree(job.run):
+    if tree is not None:
+        loop.observer.on_tree_restored(tree)
+    if tree is not None and job.is_first and not is_tree(job.run.tree_file):
         job.announce(f"{job.run.tree_file} is missing or damaged: it has been written again from last.ckpt")
         loop.store.save_tree(tree)

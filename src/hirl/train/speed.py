@@ -23,7 +23,7 @@ from hirl.train.finite_losses import NotFinite
 from hirl.train.keeping import Store
 from hirl.train.loop import Loop
 from hirl.train.memory import Need, estimate_need, memory_advice
-from hirl.train.observer import SilentObserver
+from hirl.train.observer import Observer
 from hirl.train.resolve import hierarchy_defaults
 from hirl.train.settings import Settings
 from hirl.train.setup import build
@@ -67,7 +67,7 @@ class Speed:
         return self.seconds[stage] / sum(self.seconds.values())
 
 
-class Stopwatch(SilentObserver):
+class Stopwatch(Observer):
     """Seconds per stage of a loop. A timed call within another one counts for the inner stage only."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Stopwatch(SilentObserver):
         now = time.perf_counter()
         self.steps, self.stepping, self._last = self.steps + 1, self.stepping + now - self._last, now
 
-    def on_tree_built(  # type: ignore[override]
+    def on_tree_built(
         self, _epoch: int, seconds: dict[str, float], _tree: PrototypeTree, _agreement: dict[str, float]
     ) -> None:
         for metric, taken in seconds.items():
