@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Precision: TypeAlias = Literal["32-true", "bf16-mixed", "16-mixed"]
 T = TypeVar("T")
+PATIENCE = timedelta(days=1)  # how long processes wait for the first one, where it works alone for long
 # What gloo, NCCL and the store of a group say when a process on the other side has ended. Most are plain RuntimeErrors.
 _LOST = re.compile(r"gloo|NCCL|ProcessGroup|TCPStore|closed by peer|reset by peer|broken pipe", re.IGNORECASE)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
@@ -11,9 +14,24 @@ from torch import Tensor
 T = TypeVar("T")
 
 
+_alone = ContextVar("_alone", default=False)
+
+
 def world() -> Ranks:
     """All processes of the run."""
+    if _alone.get():
+        return Ranks(None)
     return Ranks(dist.group.WORLD if dist.is_available() and dist.is_initialized() else None)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let `world` be this process alone, for work that each process does by itself."""
+    before = _alone.set(True)
+    try:
+        yield
+    finally:
+        _alone.reset(before)
 
 
 class Ranks:

@@ -205,6 +205,13 @@ def test_encoders_that_are_equally_good_have_no_winner() -> None:
     assert differ >= 30
 
 
+def test_very_few_images_have_no_clusters() -> None:
+    for images in (torch.eye(4), torch.ones(40, 4) + torch.eye(4).repeat(10, 1)):  # four, and many copies of four
+        rows = images[:, None].expand(-1, 2, -1)
+        sides = compare_with_start(rows, rows, torch.arange(len(rows))[:, None] % 3, None, seed=0)
+        assert "Neither encoder is better" in comparison_text(sides)
+
+
 def test_a_better_encoder_is_named_and_more_images_tell_smaller_differences() -> None:
     least = {}
     for count in (160, 1600):

@@ -6,6 +6,7 @@ Vision Learners. CVPR 2022, arXiv:2111.06377.
 
 from __future__ import annotations
 
+import copy
 import importlib
 import signal
 from collections.abc import Iterable, Iterator
@@ -26,12 +27,14 @@ from hirl.evals import KNN, Linear
 from hirl.evals.evaluate import evaluate
 from hirl.hierarchy.paths import SemanticPaths
 from hirl.hierarchy.settings import Hierarchy
+from hirl.methods import MoCoV2
 from hirl.methods.base import Method, Output, Plan, Rates, warmed_up_cosine
 from hirl.methods.facts import Facts, LinearTraining
+from hirl.ranks import Ranks
 from hirl.run import Run
 from hirl.seeds import MASK_ATTEMPTS_FROM
 from hirl.train import loop
-from hirl.train.joint import Joint
+from hirl.train.joint import Joint, mean_losses
 from hirl.train.pretrain import pretrain
 
 from ..jobs import Jobs, kill_before, serve
@@ -183,6 +186,27 @@ def test_z0_of_the_only_view_is_kept_and_looked_up() -> None:
     expected = paths(found.z0, target=found.z0, generator=generator)
     torch.testing.assert_close(found.spd, expected.detach())
     assert {"gradient_image", "gradient_spd"} <= found.diagnostics.keys()
+    halved = found._replace(diagnostics={name: 0 * value for name, value in found.diagnostics.items()})
+    means = mean_losses([found, halved], Ranks(None))
+    torch.testing.assert_close(means.diagnostics["gradient_image"], found.diagnostics["gradient_image"] / 2)
+
+
+def test_measuring_does_not_change_the_network() -> None:
+    """Without heads the second view passes the encoder once more: its running statistics must stay as they are."""
+    method = MoCoV2(backbone="resnet10t", backbone_args={"channels": [8, 8, 8, 8]}, dim=8, queue_length=32, bn_splits=1)
+    torch.manual_seed(0)
+    method.build(Plan(EPOCHS, 5, BATCH, SIZE))
+    paths = SemanticPaths(8, (6, 2), loss="nodes", head_layers=0)
+    paths.refresh(torch.randn(60, 8))
+    images = [torch.rand(BATCH, 3, SIZE, SIZE) for _ in range(2)]
+    after = []
+    for diagnose in (False, True):
+        joint = Joint(copy.deepcopy(method), paths)
+        torch.manual_seed(0)
+        joint(images, [None, None], torch.arange(BATCH), 0, 0, diagnose=diagnose)
+        assert all(layer.training for layer in joint.method.encoder.modules())
+        after.append(joint.method.state_dict())
+    assert all(torch.equal(after[0][name], after[1][name]) for name in after[0])
 
 
 @pytest.fixture(scope="module")

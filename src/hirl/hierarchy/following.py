@@ -21,7 +21,7 @@ def follow(tree: PrototypeTree, features: Features, index: Tensor | None, ranks:
     node without images gets the mean direction of all of them.
     """
     rows = UnitRows(features)
-    leaves = (tree.leaves if index is None else tree.leaves[index.to(tree.device)]).to(rows.device)
-    parents = [level.to(rows.device) for level in tree.parents]
-    prototypes = mean_directions(rows, leaves, tree.levels, parents, ranks)
+    tree = tree.to(rows.device)
+    leaves = tree.leaves if index is None else tree.leaves[index.to(rows.device)]
+    prototypes = mean_directions(rows, leaves, tree.levels, tree.parents, ranks)
     return PrototypeTree(prototypes, tree.parents, tree.leaves, by_path=tree.by_path)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hirl import ranks
 from hirl.config import find_class
 from hirl.config.classes import is_outside_hirl, known_classes
 from hirl.encoders.encoder_file import network_hash
@@ -78,7 +79,8 @@ def load_trained(run: RunFolder, *, method: str | type[Method] | None = None) ->
         built = kind(**config["method"]["init_args"])
     except TypeError as error:
         raise ValueError(f"{kind.__name__} does not take the arguments in {str(run.config_file)!r}: {error}") from error
-    built.build(Plan(**state["plan"]))
+    with ranks.alone():  # as many processes as there are: they do not train together
+        built.build(Plan(**state["plan"]))
     paths = None
     if tree is not None:
         names = ("negatives", "head_layers", "weight", "loss", "temperature")

@@ -27,8 +27,7 @@ from hirl.train.partners import find_partners
 class FeatureLoader:
     """Batches whose views (B, width, 1, 1) are cached features: `views` per image, distinct if there are enough.
 
-    `partners` (N, k): per image, other images whose views may replace its own; a row ends with −1 if there are fewer.
-    With probability `neighbours`, all views of an image after the first come from one of its partners. The method
+    With probability `neighbours`, all views of an image after the first come from one of its `partners`. The method
     treats them as views of the same image.
     """
 
@@ -54,14 +53,20 @@ class FeatureLoader:
         self.epoch, self.start_batch, self.waited = 0, 0, 0.0
         self.neighbours = neighbours
         self._nodes: Tensor | None = None  # (N,) of all images; partners share theirs
-        self.partners = find_partners(cached.rows[:, 0].nan_to_num()) if neighbours else None
+        self._partners: Tensor | None = None  # found when they are first drawn
         self._stand_ins = stand_ins(cached.readable).numpy()
 
     def restrict_partners(self, nodes: Tensor) -> None:
         """From now on, draw only partners in the same node; `nodes` (N,), −1 for an image that is in none."""
         if self.neighbours and (self._nodes is None or not torch.equal(nodes, self._nodes)):
-            self._nodes = nodes
-            self.partners = find_partners(self.cached.rows[:, 0].nan_to_num(), nodes)
+            self._nodes, self._partners = nodes, None
+
+    @property
+    def partners(self) -> Tensor:
+        """(N, k): per image, those whose views may replace its own; a row ends with −1 if there are fewer."""
+        if self._partners is None:
+            self._partners = find_partners(self.cached.rows[:, 0].nan_to_num(), self._nodes, device=self.device)
+        return self._partners
 
     def set_epoch(self, epoch: int, start_batch: int = 0) -> None:
         """Set the epoch and the first batch of the next iteration."""
@@ -91,7 +96,7 @@ class FeatureLoader:
 
     def _lenders(self, index: Ints) -> Ints:
         """(B,) per image, the one that its views after the first come from: a partner or itself."""
-        if self.partners is None:
+        if not self.neighbours:
             return index
         table = self.partners.numpy()[index]  # (B, k)
         draws = uniforms(self.seed, self.epoch, index, [PARTNER_VIEW], range(2))[:, 0]  # (B, 2)

@@ -39,11 +39,13 @@ class Losses(NamedTuple):
 
 def mean_losses(parts: Sequence[Losses], ranks: Ranks) -> Losses:
     """Return the mean over the parts of a batch and over processes, whose shares are equal."""
-    names = list(parts[0].logs)
-    values = [(part.total, part.image, part.spd, *(part.logs[name] for name in names)) for part in parts]
+    named = [part.logs | part.diagnostics for part in parts]
+    values = [(part.total, part.image, part.spd, *more.values()) for part, more in zip(parts, named, strict=True)]
     rows = torch.stack([torch.stack([value.float() for value in row]) for row in values])
-    total, image, spd, *logs = ranks.mean(rows.mean(0))
-    return parts[-1]._replace(total=total, image=image, spd=spd, logs=dict(zip(names, logs, strict=True)))
+    total, image, spd, *others = ranks.mean(rows.mean(0))
+    means = dict(zip(named[0], others, strict=True))
+    logs, diagnostics = ({name: means[name] for name in part} for part in (parts[0].logs, parts[0].diagnostics))
+    return parts[-1]._replace(total=total, image=image, spd=spd, logs=logs, diagnostics=diagnostics)
 
 
 @contextmanager
@@ -60,6 +62,18 @@ def first_output(module: nn.Module) -> Iterator[list[Tensor]]:
         yield outputs
     finally:
         hook.remove()
+
+
+@contextmanager
+def in_eval_mode(network: nn.Module) -> Iterator[None]:
+    """Put a network into eval mode, and each of its layers back into its own mode afterwards."""
+    training = [layer for layer in network.modules() if layer.training]
+    network.eval()
+    try:
+        yield
+    finally:
+        for layer in training:
+            layer.training = True
 
 
 class Joint(nn.Module):
@@ -96,7 +110,8 @@ class Joint(nn.Module):
             z0 = features[0][: len(index)]  # a method encodes its first view first, alone or with others behind it
             diagnose = diagnose and self.paths.tree is not None
             if diagnose or self.assign == "step":
-                with torch.no_grad():
+                # In eval mode, as the features of the tree: a further view must not change running statistics.
+                with torch.no_grad(), in_eval_mode(self.method.encoder):
                     target = self.method.encoder(views[min(1, len(views) - 1)])
         spd = weighted = output.loss.new_zeros(())
         if self.paths is not None:

@@ -24,16 +24,15 @@ def partner_nodes(tree: PrototypeTree) -> Tensor:
     return tree.image_paths[:, min(1, len(tree.levels) - 1)].cpu()
 
 
-def find_partners(features: Tensor, nodes: Tensor | None = None) -> Tensor:
+def find_partners(features: Tensor, nodes: Tensor | None = None, *, device: torch.device | None = None) -> Tensor:
     """(N, k): the images nearest to each by their features (N, width), the nearest first, padded with −1.
 
-    `nodes` (N,): the node of each image in the tree, or −1; partners must share it.
+    `nodes` (N,): the node of each image in the tree, or −1; partners must share it. `device`: where to compare.
     """
     N = len(features)
     found = torch.full((N, min(PARTNERS, N - 1)), -1)
-    for some in nearest_rows(features, features, min(N, CONSIDERED + 1)):
-        own = torch.arange(N)[some.queries]
-        rows = some.rows.cpu()
+    for some in nearest_rows(features, features, min(N, CONSIDERED + 1), device=device):
+        own, rows = torch.arange(N)[some.queries], some.rows.cpu()
         fits = rows != own[:, None]
         if nodes is not None:
             fits &= (nodes[rows] == nodes[own][:, None]) & (nodes[own] >= 0)[:, None]

@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 from typing import Any, Literal
 
+from hirl.config import to_plain
 from hirl.encoders.encoder_file import load_encoder
 from hirl.encoders.last_blocks import Blocks
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method
-from hirl.processes import Precision, count_processes, launch
+from hirl.processes import PATIENCE, Precision, count_processes, launch
 from hirl.run import Run
+from hirl.runs.continuing import state_to_fork
 from hirl.runs.stored import is_complete, write_encoder
 from hirl.signals import Stopped, stop_signals
 from hirl.train import checks, setup
 from hirl.train.finite_losses import NotFinite
-from hirl.train.fork import adopt_stage_one, missing_forks_message, stage_one_state
+from hirl.train.fork import adopt_stage_one, missing_forks_message
 from hirl.train.job import Job
 from hirl.train.keeping import RunStore
 from hirl.train.loop import Loop
@@ -142,7 +144,8 @@ def pretrain(
     processes = count_processes(accelerator, devices=devices, nodes=nodes)
     settings, summary = resolve(given, opened, start, run, accelerator, processes)
     checks.check_settings(settings, opened.images, processes=processes, stage_one=stage_one, fork_at=fork_at)
-    fabric = launch(accelerator, devices=devices, nodes=nodes, precision=precision)
+    patience = {"timeout": PATIENCE} if settings.method.has_adapter else {}  # the first one computes its features
+    fabric = launch(accelerator, devices=devices, nodes=nodes, precision=precision, **patience)
     job = Job(fabric, run, settings, opened, start)
 
     with claim_folder(job) as state:
@@ -157,7 +160,7 @@ def pretrain(
         _announce_start(job)
         components = setup.build(fabric, settings, opened, start, compile_networks=compile, announce=job.announce)
         base = None if stage_one is None or state is not None else Run(stage_one)
-        state = state if base is None else stage_one_state(job, base)
+        state = state if base is None else state_to_fork(base, to_plain(settings), opened.opened)
         first = 0 if state is None else int(state["step"])
         _begin(job, components, first, final_tree=state is not None and state["finished"])
         _report_unreadable(job)  # those that are known by now

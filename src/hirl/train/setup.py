@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypedDict
 
 import torch
+import torch._functorch.config as functorch_config
 from lightning_fabric import Fabric
 
 from hirl.data.loader import EvaluationLoader, Loader
@@ -75,6 +77,9 @@ def build(
         start.load_into(method)
     unfreezing = Unfreezing.of(method, settings.unfreeze, plan) if settings.unfreeze else None
     if compile_networks:
+        # HIRL's diagnostics go backward through a network before the step does, which donated buffers do not survive.
+        with suppress(AttributeError):  # torch 2.5 donates none
+            functorch_config.donated_buffer = False
         for network in method.children():
             network.compile()
     return Components(

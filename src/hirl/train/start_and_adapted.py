@@ -128,12 +128,21 @@ def _reduced(images: Tensor) -> Tensor | None:
         return None
 
 
+def _clusters(units: Tensor | None, clusters: int, seed: int) -> ClusterCount:
+    """How well the features fall into clusters: not at all if fewer images than clusters can be told apart."""
+    none = ClusterCount(clusters, 0.0, 0.0)
+    try:
+        return none if units is None else measure_clusters(units, clusters, seed=seed)
+    except ValueError:
+        return none
+
+
 def _figures(
     rows: Tensor, units: Tensor | None, labels: Tensor | None, clusters: int, seed: int
 ) -> Iterator[tuple[str, float]]:
     images, views = rows.unbind(1)
     clusters = max(2, min(clusters, len(images) // 4))
-    found = ClusterCount(clusters, 0.0, 0.0) if units is None else measure_clusters(units, clusters, seed=seed)
+    found = _clusters(units, clusters, seed)
     yield f"silhouette of {clusters} clusters", found.silhouette
     yield "agreement of clusters from two halves", found.agreement
     own = [found.rows[:, 0] == torch.arange(len(images))[found.queries] for found in nearest_rows(images, views, 1)]
@@ -143,8 +152,16 @@ def _figures(
     for level, accuracy in enumerate(held_out_accuracy(images, labels)[0].tolist()):
         yield f"KNN, label level {level}", accuracy
     for level, truth in enumerate(labels.T):
-        found_clusters = HierarchicalKMeans(restarts=3)(images, (max(2, len(truth.unique())),), seed=seed).leaves
-        yield f"AMI of K-means, label level {level}", mutual_information(found_clusters, truth)["AMI"]
+        yield f"AMI of K-means, label level {level}", _class_agreement(images, truth, seed)
+
+
+def _class_agreement(images: Tensor, truth: Tensor, seed: int) -> float:
+    """AMI of as many clusters as classes; 0 if fewer images than that can be told apart."""
+    try:
+        clusters = HierarchicalKMeans(restarts=3)(images, (max(2, len(truth.unique())),), seed=seed).leaves
+    except ValueError:
+        return 0.0
+    return mutual_information(clusters, truth)["AMI"]
 
 
 def comparison_text(sides: Comparison) -> str:
