@@ -91,11 +91,13 @@ def test_a_home_shortcut_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(open_images("~/photos")) == 1
 
 
-def test_shards_or_parquet_beside_images_do_not_hide_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("image", ["1.png", "animal/cat/1.png"])
+def test_shards_or_parquet_beside_images_do_not_hide_them(image: str, tmp_path: Path) -> None:
     for name in ("backup.tar", "table.parquet"):
         (tmp_path / "set").mkdir(exist_ok=True)
         (tmp_path / "set" / name).write_bytes(b"x")
-    Image.new("RGB", (4, 4)).save(tmp_path / "set" / "1.png")
+    (tmp_path / "set" / image).parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (4, 4)).save(tmp_path / "set" / image)
     assert len(open_images(tmp_path / "set")) == 1
 
 

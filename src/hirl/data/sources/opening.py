@@ -120,7 +120,7 @@ def _open_shapes(size: int, split: str | None, channels: int) -> ImageSet:
 
 
 def _open_folder(path: Path, split: str | None, channels: int, labelled: bool | None, *, hides: bool) -> ImageSet:
-    """Open a folder by its content; files other than images count at the top or one folder below.
+    """Open a folder by its content: images at any depth, else other files at the top or one folder below.
 
     hides: the folder has the name of a data set, which may have been meant instead.
     """
@@ -134,16 +134,15 @@ def _open_folder(path: Path, split: str | None, channels: int, labelled: bool | 
         lists = find_lists(path, [entry.name for entry in entries if not is_image_name(entry.name) and entry.is_file()])
     if lists:
         return open_listed(path, lists, split=split, channels=channels)
-    near = [(folder, name) for folder, names in found.items() if "/" not in folder for name in names]
-    if not any(is_image_name(name) for _, name in near):
+    images = {folder: list(filter(is_image_name, names)) for folder, names in found.items()}
+    images = {folder: names for folder, names in images.items() if names}
+    if not images:
+        near = [(folder, name) for folder, names in found.items() if "/" not in folder for name in names]
         shards = [str(path / folder / name) for folder, name in near if name.lower().endswith((*SHARDS, *COMPRESSED))]
         if shards:
             return open_shards(str(path), shards, split=split, channels=channels)
         if any(name.lower().endswith(PARQUET) for _, name in near):
             return open_parquet(one_line(str(path)), path, split=split, channels=channels)
-    images = {folder: list(filter(is_image_name, names)) for folder, names in found.items()}
-    images = {folder: names for folder, names in images.items() if names}
-    if not images:
         instead = (
             ", which takes precedence over the data set of that name: rename it or start elsewhere" if hides else ""
         )
