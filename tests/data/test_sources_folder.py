@@ -275,6 +275,12 @@ class TestCache:
         monkeypatch.setenv("XDG_CACHE_HOME", str(root.parent / "file"))
         assert scan(root) == scan(root)
 
+    def test_a_link_is_followed_when_its_folder_is_back(self, root: Path) -> None:
+        (root / "drive").symlink_to(root.parent / "mounted")
+        assert "drive" not in scan(root)
+        images_at(root.parent, ["mounted/1.png"])
+        assert scan(root)["drive"] == ["1.png"]
+
 
 @pytest.mark.parametrize("on_terminal", [True, False])
 def test_a_long_scan_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_terminal: bool) -> None:

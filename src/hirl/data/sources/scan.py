@@ -96,6 +96,10 @@ def _list(path: Path, times: Times, progress: _Progress) -> Listing:
             elif _is_of_interest(entry.name) and (_leads_to(entry, os.DirEntry.is_file) or entry.is_symlink()):
                 files.append(entry.name)
                 progress.found()
+            # a link to a folder that is not there, as on a drive that is not mounted: when it comes back, the times of
+            # this folder do not change
+            elif entry.is_symlink() and not _leads_to(entry, os.DirEntry.is_file):
+                settled = False
     return Listing(times, settled, sorted(files, key=os.fsencode), sorted(folders, key=os.fsencode))
 
 
