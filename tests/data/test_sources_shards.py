@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import tarfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hirl.data.sources import BadImage, ImageSet, open_images, shard_index
+from hirl.data.sources import BadImage, ImageSet, open_images, shard_index, shards
 from hirl.data.sources.identity import image_identity, is_identified
 
 from .shard_files import write_shard
@@ -72,6 +73,18 @@ def test_the_index_is_made_once_per_shard(folder: Path, monkeypatch: pytest.Monk
     write_shard(folder / "0003.tar", [("x.png", png(99))])
     assert values(open_images(folder)) == [*range(21), 99, *range(28, 35)]
     assert made == [f"{folder}/0003.tar"]
+
+
+def test_a_shard_may_be_dropped_while_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when threads read more shards than stay open."""
+    images, pread = open_images(folder), os.pread
+
+    def dropped(*place: int) -> bytes:
+        shards._opened.cache_clear()
+        return pread(*place)
+
+    monkeypatch.setattr(os, "pread", dropped)
+    assert values(images) == list(range(35))
 
 
 def test_a_copy_is_the_same_set_and_other_content_another(folder: Path, tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def _opened(shard: str) -> FileIO:
 
 def _read(shard: str, offset: int, size: int) -> bytes:
     if not is_url(shard):
-        return os.pread(_opened(shard).fileno(), size, offset)
+        file = _opened(shard)  # held while it is read: another thread may make it leave the cache
+        return os.pread(file.fileno(), size, offset)
     from fsspec.core import url_to_fs
 
     files, path = url_to_fs(shard)  # fsspec keeps one connection per process
