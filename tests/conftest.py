@@ -57,6 +57,19 @@ def as_rank(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture
+def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """Makes a folder and all below it read-only, for root as well, who may write anywhere: read_only(folder)."""
+    access = os.access
+
+    def restrict(folder: Path) -> None:
+        monkeypatch.setattr(
+            os, "access", lambda path, mode: access(path, mode) and not Path(path).is_relative_to(folder)
+        )
+
+    return restrict
+
+
+@pytest.fixture
 def random_tree() -> Callable[..., PrototypeTree]:
     """Makes a tree of random prototypes and parents."""
 

@@ -304,8 +304,14 @@ def test_an_interrupted_drawing_leaves_nothing(cache_home: Path, monkeypatch: py
     assert list(cache_home.iterdir()) == []
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(cache_home: Path) -> None:
-    cache_home.write_text("a file where the folder should be")
+@pytest.mark.parametrize("there", [True, False])
+def test_a_cache_that_cannot_be_written_is_done_without(
+    there: bool, cache_home: Path, read_only: Callable[[Path], None]
+) -> None:
+    if there:
+        read_only(cache_home)
+    else:
+        cache_home.write_text("a file where the folder should be")
     with pytest.warns(UserWarning, match="kept in memory only"):
         drawn = Shapes(images=10, size=16)
     assert torch.equal(drawn.pixels, Shapes(images=10, size=16, cache=False).pixels)

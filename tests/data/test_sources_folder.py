@@ -6,7 +6,7 @@ import io
 import json
 import os
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -273,6 +273,10 @@ class TestCache:
     def test_a_cache_that_cannot_be_written_costs_nothing(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (root.parent / "file").write_text("not a folder")
         monkeypatch.setenv("XDG_CACHE_HOME", str(root.parent / "file"))
+        assert scan(root) == scan(root)
+
+    def test_a_cache_that_is_read_only_costs_nothing(self, root: Path, read_only: Callable[[Path], None]) -> None:
+        read_only(root.parent / "cache")
         assert scan(root) == scan(root)
 
     def test_a_link_is_followed_when_its_folder_is_back(self, root: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import fsspec
@@ -73,6 +74,13 @@ def test_the_index_is_made_once_per_shard(folder: Path, monkeypatch: pytest.Monk
     write_shard(folder / "0003.tar", [("x.png", png(99))])
     assert values(open_images(folder)) == [*range(21), 99, *range(28, 35)]
     assert made == [f"{folder}/0003.tar"]
+
+
+def test_indexes_are_made_if_they_cannot_be_kept(
+    folder: Path, tmp_path: Path, read_only: Callable[[Path], None]
+) -> None:
+    read_only(tmp_path / "cache")
+    assert len(open_images(folder)) == 35
 
 
 def test_a_shard_may_be_dropped_while_it_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

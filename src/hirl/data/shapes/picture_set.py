@@ -88,7 +88,7 @@ class Shapes(ImageSet):
                 # mapped copy-on-write: pages are read on access, and changes do not reach the file
                 self.pixels = torch.from_numpy(np.load(file, mmap_mode="c"))
                 return
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 warnings.warn(f"{file} cannot be used ({error}): the shapes are kept in memory only", stacklevel=3)
                 self._cached = False
         pixels = np.empty(shape, dtype=np.uint8)

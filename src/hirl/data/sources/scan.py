@@ -137,7 +137,7 @@ def _read_cache(cache: Path, root: Path) -> dict[str, Listing]:
 def _write_cache(cache: Path, root: Path, listings: dict[str, Listing]) -> None:
     folders = {folder: [one.times, one.settled, one.files, one.folders] for folder, one in listings.items()}
     text = json.dumps({"version": _VERSION, "root": os.path.realpath(root), "folders": folders})
-    with suppress(OSError):  # without write access the next scan takes longer, nothing else
+    with suppress(OSError, ValueError):  # without write access the next scan takes longer, nothing else
         cache.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(cache) as aside:
             aside.write_text(text, encoding="utf-8")

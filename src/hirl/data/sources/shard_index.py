@@ -49,7 +49,7 @@ def read_index(shard: str) -> ShardIndex:
         if stored.pop("version") == _VERSION:
             return ShardIndex(**stored)
     index = _make_index(shard)
-    with suppress(OSError):  # without write access the next start takes longer, nothing else
+    with suppress(OSError, ValueError):  # without write access the next start takes longer, nothing else
         cache.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(cache) as aside:
             aside.write_text(json.dumps({"version": _VERSION, **asdict(index)}), encoding="utf-8")
