@@ -15,6 +15,7 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.data.views import View
 from hirl.features import view_cache
 from hirl.features.view_cache import compute_or_load_views
+from hirl.files import verify
 from hirl.terminal.progress import Progress, no_progress
 
 
@@ -82,6 +83,20 @@ def test_damaged_rows_of_a_killed_pass_are_computed_again(
     content[1000] ^= 8
     part.write_bytes(content)
     assert torch.equal(features(images, tmp_path / "killed"), expected)
+
+
+def test_a_file_may_be_deleted_while_it_is_verified(
+    images: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process makes room for its own."""
+    expected = features(images, tmp_path)
+
+    def deleting(file: Path, *, required: bool) -> None:
+        verify(file, required=required)
+        file.unlink()
+
+    monkeypatch.setattr(view_cache, "verify", deleting)
+    assert torch.equal(features(images, tmp_path), expected)
 
 
 def test_images_of_unknown_content_do_not_share_features(tmp_path: Path) -> None:

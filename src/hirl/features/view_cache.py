@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
@@ -86,9 +87,10 @@ def compute_or_load_views(
     key: dict[str, Any] = {"format": FORMAT, "encoder": sha256, "images": _identity(images), "size": size}
     key |= {"view": None if view is None else asdict(view), "count": count, "mean": mean, "std": std}
     name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:20]
-    file = folder / f"{name}.npy"
     with _locked(folder / f"{name}.lock"):
-        if not _is_sound(file):
+        file = folder / f"{name}.npy"
+        rows = _read(file)
+        if rows is None:
             reading: dict[str, Any] = {"device": device, "workers": workers, "strict": strict, "skipped": skipped}
             reading |= {"mean": mean, "std": std, "batch_size": BATCH}
             plain = EvaluationLoader(images, size=size, **reading)
@@ -98,9 +100,8 @@ def compute_or_load_views(
                 loader = Loader(images, (view,) * count, shuffle=False, drop_last=False, **reading)
             watch = _Watch(begin, progress, should_stop)
             _compute(network.to(device), plain, loader, len(images), 1 + count, file, watch)
+            rows = map_rows(file)  # while it is there: another process may delete it
             _limit(folder, keep=file)
-    file.touch()
-    rows = map_rows(file)
     return CachedViews(rows, ~rows[:, 0, 0].isnan())
 
 
@@ -119,17 +120,18 @@ def _identity(images: ImageSet) -> dict[str, Any]:
     return found
 
 
-def _is_sound(file: Path) -> bool:
-    """Whether the file can be read; a damaged one is removed."""
-    if not file.is_file():
-        return False
+def _read(file: Path) -> Tensor | None:
+    """The rows in the file, mapped; None if it is missing or damaged, and then removed."""
     try:
+        os.utime(file)  # before it is read for seconds: other processes delete the oldest
         verify(file, required=True)
+        return map_rows(file)
+    except FileNotFoundError:
+        return None
     except Damaged as error:
         warnings.warn(f"{error}; the features are computed again", stacklevel=3)
-        file.unlink()
-        return False
-    return True
+        file.unlink(missing_ok=True)
+        return None
 
 
 class CachedFeatureLoader:
@@ -229,11 +231,14 @@ def _resumed(part: Path, marker: Path) -> tuple[np.memmap[Any, Any] | None, int,
 
 def _limit(folder: Path, *, keep: Path) -> None:
     """Delete the least recently used files until the rest fit in KEPT_BYTES."""
-    files = sorted(folder.glob("*.npy"), key=lambda file: file.stat().st_mtime)
-    total = sum(file.stat().st_size for file in files)
-    for file in files:
+    files: list[tuple[float, int, Path]] = []
+    for file in folder.glob("*.npy"):
+        with suppress(FileNotFoundError):  # another process deletes as well
+            files.append((file.stat().st_mtime, file.stat().st_size, file))
+    total = sum(size for _, size, _ in files)
+    for _, size, file in sorted(files):
         if total > KEPT_BYTES and file != keep:
-            total -= file.stat().st_size
+            total -= size
             file.unlink(missing_ok=True)
 
 
