@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,6 +77,16 @@ def test_the_second_time_they_are_read_from_disk(shapes: Shapes, tmp_path: Path)
     assert torch.equal(first, again)
     features(None, network, shapes)
     assert network.count == 600
+
+
+def test_features_that_cannot_be_kept_are_computed(
+    shapes: Shapes, tmp_path: Path, read_only: Callable[[Path], None]
+) -> None:
+    read_only(tmp_path)
+    with pytest.warns(UserWarning, match=r"^features are not kept for the next time: .* cannot be written to$"):
+        found = features(tmp_path / "features", Mean(), shapes)
+    assert torch.equal(found, features(None, Mean(), shapes))
+    assert not any((tmp_path / "features").iterdir())
 
 
 def test_a_change_of_anything_they_depend_on_computes_them_again(shapes: Shapes, tmp_path: Path) -> None:

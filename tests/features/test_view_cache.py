@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,16 @@ def test_a_file_may_be_deleted_while_it_is_verified(
 
     monkeypatch.setattr(view_cache, "verify", deleting)
     assert torch.equal(features(images, tmp_path), expected)
+
+
+def test_features_that_cannot_be_kept_are_computed(
+    images: Shapes, tmp_path: Path, read_only: Callable[[Path], None]
+) -> None:
+    expected = features(images, tmp_path / "kept")
+    read_only(tmp_path / "not kept")
+    with pytest.warns(UserWarning, match="features are not kept for the next time"):
+        assert torch.equal(features(images, tmp_path / "not kept"), expected)
+    assert not any((tmp_path / "not kept").iterdir())
 
 
 def test_images_of_unknown_content_do_not_share_features(tmp_path: Path) -> None:

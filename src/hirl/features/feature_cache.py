@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hirl.files import CHECKSUM, Damaged, atomic_write, verify
+from hirl.files import CHECKSUM, Damaged, atomic_write, check_parent, verify
 
 # Part of the key: raise it whenever the same images would be preprocessed differently. Since 2, images that could not
 # be read are marked, rather than given another image's features; since 3, every file has a checksum.
@@ -83,7 +83,8 @@ class FeatureCache:
             return known
         from safetensors.torch import save_file
 
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not can_keep(self.folder):
+            return FeatureCache(None).get_or_compute(kind, key, compute)
         file, about = self.file(kind, key)
         with _on_disk(_rows_file(file)) as mapped:
             features = compute(mapped if kind == "features" else allocate_in_single_precision)
@@ -94,6 +95,17 @@ class FeatureCache:
         with atomic_write(file, checksum=True) as aside:
             save_file(tensors, aside, metadata={"about": f"{CHECKSUM} {about}"})
         return ImageFeatures(map_rows(_rows_file(file)), features.readable) if on_disk else features
+
+
+def can_keep(folder: Path) -> bool:
+    """Make the folder; False, with a warning, if nothing can be written there. Asked before features are computed."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        check_parent(folder / "features")
+    except (OSError, ValueError):
+        warnings.warn(f"features are not kept for the next time: {str(folder)!r} cannot be written to", stacklevel=2)
+        return False
+    return True
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from hirl.data.upload import upload
 from hirl.data.views import View
 from hirl.data.views.draws import Ints
 from hirl.data.views.render import Batch
-from hirl.features.feature_cache import map_rows
+from hirl.features.feature_cache import can_keep, map_rows
 from hirl.files import Damaged, atomic_write, cache_folder, seal, verify
 from hirl.signals import Stopped
 from hirl.terminal.progress import Progress, no_progress
@@ -83,12 +84,11 @@ def compute_or_load_views(
     should_stop: asked after each batch; Stopped is raised once what is done has been saved
     """
     folder = cache_folder() / "views" if folder is None else folder
-    folder.mkdir(parents=True, exist_ok=True)
     key: dict[str, Any] = {"format": FORMAT, "encoder": sha256, "images": _identity(images), "size": size}
     key |= {"view": None if view is None else asdict(view), "count": count, "mean": mean, "std": std}
     name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:20]
-    with _locked(folder / f"{name}.lock"):
-        file = folder / f"{name}.npy"
+    with _writable(folder) as place, _locked(place / f"{name}.lock"):
+        file = place / f"{name}.npy"
         rows = _read(file)
         if rows is None:
             reading: dict[str, Any] = {"device": device, "workers": workers, "strict": strict, "skipped": skipped}
@@ -101,7 +101,7 @@ def compute_or_load_views(
             watch = _Watch(begin, progress, should_stop)
             _compute(network.to(device), plain, loader, len(images), 1 + count, file, watch)
             rows = map_rows(file)  # while it is there: another process may delete it
-            _limit(folder, keep=file)
+            _limit(place, keep=file)
     return CachedViews(rows, ~rows[:, 0, 0].isnan())
 
 
@@ -240,6 +240,16 @@ def _limit(folder: Path, *, keep: Path) -> None:
         if total > KEPT_BYTES and file != keep:
             total -= size
             file.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writable(folder: Path) -> Iterator[Path]:
+    """The folder, or if it cannot be written to a temporary one: a file that is mapped outlives it."""
+    if can_keep(folder):
+        yield folder
+    else:
+        with TemporaryDirectory() as instead:
+            yield Path(instead)
 
 
 @contextmanager
