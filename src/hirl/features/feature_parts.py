@@ -85,7 +85,10 @@ def make_parts(folder: Path, images: int, parts: int, about: dict[str, Any]) -> 
         raise ValueError(f"parts is {parts}, but must be at least 1 and at most the {images:,} images")
     key = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()
     rows = tuple(len(part) for part in np.array_split(np.arange(images), parts))
-    if folder.exists() and not (folder / MANIFEST).exists() and any(folder.iterdir()):
+    # Another process may be making the folder: it writes nothing but hidden files before its manifest, which is looked
+    # for only after listing.
+    taken = folder.exists() and not all(one.name.startswith(".") for one in folder.iterdir())
+    if taken and not (folder / MANIFEST).exists():
         raise ValueError(f"the folder {str(folder)!r} is not empty and holds no parts of features: name another one")
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / MANIFEST).exists():
