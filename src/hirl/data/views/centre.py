@@ -19,6 +19,7 @@ from hirl.data.views.render import Batch, Piece, is_batched
 # A JPEG is read at no less than this many times the shorter side after resizing: at less, the decoder's own reduction
 # changes features noticeably (docs/data.md).
 READ_AT = 2
+LONGEST = 32  # times the shorter side: what lies farther from the centre is cut off before resizing
 
 
 @dataclass(kw_only=True, eq=False)
@@ -60,6 +61,7 @@ class CentreRenderer:
         return Batch(upload(piece.index, self.device), views, [None], piece.replaced)
 
     def _centre(self, images: Tensor) -> Tensor:
+        images = _without_far_ends(images)
         height, width = images.shape[-2:]
         if min(height, width) != self.resize:
             longer = int(self.resize * max(height, width) / min(height, width))
@@ -67,3 +69,14 @@ class CentreRenderer:
             images = resize(images, height, width, self.interpolation)
         top, left = round((height - self.size) / 2), round((width - self.size) / 2)
         return images[..., top : top + self.size, left : left + self.size]
+
+
+def _without_far_ends(images: Tensor) -> Tensor:
+    """The central part of images that are far longer than wide; others unchanged.
+
+    A line of 20,000 pixels would be resized to millions, of which the crop needs the few in the centre.
+    """
+    side = images.shape[-2:].index(max(images.shape[-2:])) - 2
+    longer, shorter = images.shape[side], min(images.shape[-2:])
+    kept = LONGEST * shorter + (longer - LONGEST * shorter) % 4  # the centre stays, also when halves are rounded
+    return images.narrow(side, (longer - kept) // 2, kept) if kept < longer else images
