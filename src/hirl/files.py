@@ -206,6 +206,11 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
             shutil.rmtree(left_over, ignore_errors=True)
 
 
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """The path with the home folder for `~`; unchanged if there is no such user, for ~old may be a name."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 (`Path.expanduser` raises there)
+
+
 def missing_folders(folder: Path) -> list[Path]:
     """The folder and those above it that do not exist, from itself upwards."""
     return [one for one in (folder, *folder.parents) if not one.exists()]

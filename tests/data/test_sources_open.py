@@ -91,6 +91,15 @@ def test_a_home_shortcut_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(open_images("~/photos")) == 1
 
 
+def test_a_name_that_looks_like_a_home_shortcut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "~old photos").mkdir()
+    Image.new("RGB", (4, 4)).save(tmp_path / "~old photos" / "1.png")
+    assert len(open_images("~old photos")) == 1
+    with pytest.raises(FileNotFoundError, match="~no user/photos' is neither a path nor"):
+        open_images("~no user/photos")
+
+
 @pytest.mark.parametrize("image", ["1.png", "animal/cat/1.png"])
 def test_shards_or_parquet_beside_images_do_not_hide_them(image: str, tmp_path: Path) -> None:
     for name in ("backup.tar", "table.parquet"):

@@ -398,5 +398,6 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path, monkeypatch: pyte
         with pytest.raises(ValueError, match=sentence):
             open_encoder(file)
     with pytest.raises(ValueError, match=r"the weights in 'good.pth' do not fit resnet50: .* missing"):
+        "~no user/a.pth": "there is no run folder and no file .~no user/a.pth.",
         open_encoder("good.pth", backbone="resnet50")
     assert not Path("sprung").exists()

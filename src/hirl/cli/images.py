@@ -17,6 +17,7 @@ from hirl.cli.command import Command
 from hirl.cli.sheets import check_sheet, print_skipped, save_sheet, sheet_options
 from hirl.config import PositiveInt
 from hirl.config.parser import Parser
+from hirl.files import expanded
 
 if TYPE_CHECKING:
     from hirl.data import ImageSet
@@ -78,7 +79,7 @@ def print_other_files(source: str) -> None:
     """Print how many files of a folder are not counted as images, and why."""
     from hirl.data.sources.decode import HEIF, is_image_name
 
-    folder = Path(source).expanduser()
+    folder = expanded(source)
     if not folder.is_dir():
         return
     names = (name.lower() for _, _, files in os.walk(folder) for name in files if not name.startswith("."))

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -19,6 +18,7 @@ from hirl.evals.finetune import FineTune, transformer_width
 from hirl.evals.labels import check_level, labels_of_part
 from hirl.evals.training.sampling import class_balanced, find_listed
 from hirl.evals.training.training_settings import SEMI_CNN, SEMI_VIT, nearest_share, semi_vit
+from hirl.files import expanded
 from hirl.terminal.figures import Figure
 
 
@@ -96,7 +96,7 @@ def _share_name(share: float, images: int, N: int) -> str:
 def _names(files: str | Sequence[str]) -> Sequence[str]:
     if not isinstance(files, str):
         return files
-    path = Path(files).expanduser()
+    path = expanded(files)
     if not path.is_file():
         raise ValueError(f"semisup.files is {files!r}, which is not a file: name a text file with one image per line")
     return path.read_text(encoding="utf-8").splitlines()

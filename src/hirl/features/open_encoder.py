@@ -27,6 +27,7 @@ from hirl.encoders.encoder_file import (
 from hirl.encoders.published import RANDOM_PREFIX, TORCHVISION, named_encoder
 from hirl.encoders.torchvision_networks import make_torchvision
 from hirl.encoders.weights_source import ImageFormat, Provenance
+from hirl.files import expanded
 from hirl.hierarchy.tree import PrototypeTree, is_tree
 from hirl.methods.base import Method
 from hirl.runs.checkpoint import is_checkpoint
@@ -120,7 +121,7 @@ def open_encoder(
         kind = type(source).__name__
         raise ValueError(f"a {kind} is not an encoder: give a run, a file of weights, a timm name or a module")
     text = os.fspath(source)
-    path = Path(text).expanduser()
+    path = expanded(text)
     if path.is_dir() and is_hugging_face_folder(path):
         return _from_file(path, backbone, backbone_args, channels)
     if path.is_dir():
@@ -149,7 +150,7 @@ def open_encoder(
     try:
         if weights is None:
             return _named(text, backbone_args, channels)
-        file = Path(weights).expanduser()
+        file = expanded(weights)
         file = RunFolder(file).encoder_file if RunFolder(file).exists else file
         if not (file.is_file() or is_hugging_face_folder(file)):
             raise ValueError(f"there is no run folder and no encoder file {os.fspath(weights)!r}")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from hirl.encoders.encoder_file import EncoderMetadata, fit_weights, load_encode
 from hirl.encoders.weights_source import Provenance
 from hirl.features.open_encoder import Encoder, open_encoder, run_of_checkpoint
 from hirl.features.view_cache import CachedViews, compute_or_load_views, fitting_views
+from hirl.files import expanded
 from hirl.methods.base import Method
 from hirl.methods.foreign_state import ForeignState, find_foreign_state
 from hirl.methods.parts.augmentations import moco_view
@@ -75,7 +75,7 @@ def open_start(given: GivenSettings, run: Run, *, heads: bool) -> Start | None:
     source = _find_start(given, run)
     if source is None:
         return None
-    path = Path(source).expanduser()
+    path = expanded(source)
     if isinstance(method, Method) and path.is_file() and run_of_checkpoint(path) is None and not load_metadata(path):
         # A file of weights that does not name its network is assumed to be for the method's backbone.
         args = {name: value for name, value in (method.backbone_args or {}).items() if name != "adapter"}
@@ -100,7 +100,7 @@ def open_heads(source: str, method: Method | type[Method]) -> ForeignState | Non
 
     Without heads, a method still starts from the encoder of the file.
     """
-    path = Path(source).expanduser()
+    path = expanded(source)
     if not path.is_file() or run_of_checkpoint(path) is not None or load_metadata(path) is not None:
         return None
     if isinstance(method, Method):

@@ -9,6 +9,7 @@ from typing import Any
 from hirl.data.annotations.annotated_images import Category, DetectionSet
 from hirl.data.annotations.coco import Document, read_coco, read_document
 from hirl.data.annotations.voc import read_voc
+from hirl.files import expanded
 
 PARTS = {"train": ("train", "training"), "val": ("val", "valid", "validation", "test", "testing")}
 IMAGE_FOLDERS = ("images", "JPEGImages", "")
@@ -22,7 +23,7 @@ def open_detection(
 
     categories: those of the training split, for formats that do not list them.
     """
-    path = Path(source).expanduser()
+    path = expanded(source)
     if not path.exists():
         raise ValueError(f"there is no folder and no annotation file {str(path)!r}")
     if path.is_file() and path.suffix.lower() != ".json":

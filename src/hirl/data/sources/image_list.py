@@ -18,6 +18,7 @@ import numpy as np
 
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.image_set import ImageSet
+from hirl.files import expanded
 
 DIGEST_BYTES = 8
 HEADING = "image\tbytes\thash"
@@ -102,13 +103,13 @@ def path_of(source: Any) -> Path | None:
     """The path that `open_images` opens for a source; None for the name of a data set, or an object."""
     if not isinstance(source, str | os.PathLike):
         return None
-    path = Path(source).expanduser()
+    path = expanded(source)
     return path if path.exists() else None
 
 
 def full_path(path: str | os.PathLike[str]) -> str:
     """The path from the root, without `..`, with its links as they are."""
-    return os.path.abspath(Path(path).expanduser())  # noqa: PTH100 (`resolve` follows links)
+    return os.path.abspath(expanded(path))  # noqa: PTH100 (`resolve` follows links)
 
 
 def _file_size(path: str) -> str | None:

@@ -24,6 +24,7 @@ from hirl.data.sources.scan import scan
 from hirl.data.sources.shards import COMPRESSED, SHARDS, open_shards
 from hirl.data.sources.splits import choose_split, no_splits
 from hirl.data.sources.torchvision_sets import KNOWN, known_name, open_torchvision
+from hirl.files import expanded
 
 _SHAPES, _SHAPES_SIZE = "shapes", 32
 _SHAPES_NAME = re.compile(rf"{_SHAPES}(-(?P<size>\d+))?")  # shapes-64: drawn at 64 pixels
@@ -56,7 +57,7 @@ def open_images(
     text = os.fspath(source)
     if not text:  # an unset variable of a shell; as a path it would be the current folder
         raise ValueError("data is '', but must be a path or the name of a data set: the current folder is .")
-    path = Path(text).expanduser()
+    path = expanded(text)
     drawn = _SHAPES_NAME.fullmatch(text)
     if drawn and root is None and not path.exists():
         return _open_shapes(int(drawn["size"] or _SHAPES_SIZE), split, channels)
@@ -64,7 +65,7 @@ def open_images(
     if root is not None or (name is not None and not path.exists()):
         if name is None:
             raise ValueError(f"{text!r} is not the name of a data set: with root= choose one of {', '.join(KNOWN)}")
-        place = None if root is None else Path(root).expanduser()
+        place = None if root is None else expanded(root)
         return open_torchvision(name, root=place, split=split, download=download, channels=channels)
     if path.is_dir():
         return _open_folder(path, split, channels, labelled, hides=drawn is not None or name is not None)

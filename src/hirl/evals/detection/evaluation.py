@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from hirl.data.annotations.annotated_images import DetectionSet, check_parts
 from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
-from hirl.files import atomic_write
+from hirl.files import atomic_write, expanded
 from hirl.seeds import Stream, mix_seed
 from hirl.terminal.figures import Figure, Kind
 
@@ -235,7 +235,7 @@ def _path(source: Any) -> Path:
     if not isinstance(source, str | os.PathLike):
         kind = type(source).__name__
         raise ValueError(f"a {kind} has no boxes: give data as a folder in COCO's or Pascal VOC's format")
-    return Path(source).expanduser()
+    return expanded(source)
 
 
 def _report_faults(subject: Subject, fabric: Fabric, *parts: DetectionSet) -> None:
