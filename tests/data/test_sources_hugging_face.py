@@ -81,11 +81,13 @@ def test_splits_of_a_dict() -> None:
 
 def test_labels_that_are_kept_back() -> None:
     features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
-    rows = {"image": [{"bytes": png(0), "path": None}] * 2, "label": [-1, -1]}
-    assert open_images(datasets.Dataset.from_dict(rows, features=features)).labels is None
-    rows["label"] = [0, -1]
-    with pytest.raises(ValueError, match="labels for some rows and -1 for others"):
-        open_images(datasets.Dataset.from_dict(rows, features=features))
+    rows: dict[str, Any] = {"image": [{"bytes": png(0), "path": None}] * 2}
+    for unknown in (-1, None):
+        rows["label"] = [unknown, unknown]
+        assert open_images(datasets.Dataset.from_dict(rows, features=features)).labels is None
+        rows["label"] = [0, unknown]
+        with pytest.raises(ValueError, match="labels for some rows and -1 or null for others"):
+            open_images(datasets.Dataset.from_dict(rows, features=features))
 
 
 def test_bad_rows(tmp_path: Path) -> None:

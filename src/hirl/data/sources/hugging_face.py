@@ -133,16 +133,22 @@ def _labels(rows: Any, library: ModuleType, name: str) -> tuple[Tensor | None, L
     kinds = {column: kind for column, kind in rows.features.items() if isinstance(kind, library.ClassLabel)}
     if kinds:
         columns = sorted(kinds, key=lambda column: -kinds[column].num_classes)
-        table = np.stack([_values(rows, column) for column in columns], axis=1)
-        if (table < 0).all():  # the hub's mark of a split with withheld labels
+        table = np.stack([_numbers(rows, column) for column in columns], axis=1)
+        if (table < 0).all():  # a split with withheld labels
             return None, ()
         if (table < 0).any():
-            raise ValueError(f"{name} has labels for some rows and -1 for others: keep only rows with labels")
-        return torch.from_numpy(table.astype(np.int64)), tuple(tuple(kinds[column].names) for column in columns)
+            raise ValueError(f"{name} has labels for some rows and -1 or null for others: keep only rows with labels")
+        return torch.from_numpy(table), tuple(tuple(kinds[column].names) for column in columns)
     if "label" in rows.column_names:
-        return given_labels(_values(rows, "label"), count=len(rows), name=name)
+        return given_labels(np.array(_values(rows, "label")), count=len(rows), name=name)
     return None, ()
 
 
-def _values(rows: Any, column: str) -> np.ndarray:
-    return np.array(rows.select_columns([column])[:][column])
+def _values(rows: Any, column: str) -> Any:
+    return rows.select_columns([column])[:][column]
+
+
+def _numbers(rows: Any, column: str) -> np.ndarray:
+    """The class numbers of a column, -1 where there is none: so the hub marks it, and other programs with a null."""
+    numbers = [-1 if number is None else number for number in _values(rows, column)]
+    return np.array(numbers, dtype=np.int64)
