@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,13 @@ def test_what_cannot_be_a_set_is_one_clear_sentence() -> None:
         open_images(dataset().select([]))
     with pytest.raises(ValueError, match="IterableDataset, which has no index"):
         open_images(dataset().to_iterable_dataset())
+
+
+def test_a_missing_library_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "part.parquet").touch()
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match="needs the library datasets, which is not installed: pip install datasets"):
+        open_images(tmp_path)
 
 
 def test_a_saved_folder(tmp_path: Path) -> None:

@@ -107,7 +107,9 @@ def _library() -> ModuleType:
     try:
         import datasets
     except ImportError as error:
-        raise ImportError("this source needs the library datasets: pip install datasets") from error
+        raise ValueError(
+            "this source needs the library datasets, which is not installed: pip install datasets"
+        ) from error
     return datasets
 
 
