@@ -353,12 +353,17 @@ def test_a_bad_file_of_a_layout_is_one_sentence(project: str, tmp_path: Path, mo
 
 def test_a_bad_hugging_face_folder_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("config.json").write_text(json.dumps({"hidden_size": 64, "num_attention_heads": 1}))
+    configs: list[dict[str, Any]] = [{"hidden_size": 64, "num_attention_heads": 1}]
+    configs += [{"num_attention_heads": 4}]  # as of MobileViT
+    configs += [{"hidden_sizes": [32, 64], "num_attention_heads": [1, 2]}]  # as of SegFormer
     state = under("embeddings.patch_embeddings.projection.", {"weight": torch.zeros(64, 3, 8, 8)})
     save_file(state | {"encoder.layer.0.norm1.weight": torch.zeros(64)}, "model.safetensors")
     good = Path("model.safetensors").read_bytes()
+    for config in configs:
+        Path("config.json").write_text(json.dumps(config))
+        with pytest.raises(ValueError, match="holds weights but not the name of their network"):
+            open_encoder(tmp_path)
     for content, sentence in {
-        good: r"holds weights but not the name of their network",
         good[:-100]: r"model.safetensors' is not a safetensors file, or is truncated",
         pickle.dumps(Trap()): r"model.safetensors' is not a safetensors file, or is truncated",
     }.items():
@@ -393,11 +398,11 @@ def test_what_cannot_be_loaded_is_one_sentence(tmp_path: Path, monkeypatch: pyte
         "more.pth": r"like a checkpoint of MoCo v2, but 1 of its tensors belong neither .* \(surprise.weight\)",
         "inside.pth": r"do not fit resnet18: 1 unknown \(layer9.weight\)",
         "text.pth": "does not hold the plain state dict of an encoder",
+        "~no user/a.pth": "there is no run folder and no file .~no user/a.pth.",
         "unknown.pth": "holds weights but not the name of their network: name it with backbone",
     }.items():
         with pytest.raises(ValueError, match=sentence):
             open_encoder(file)
     with pytest.raises(ValueError, match=r"the weights in 'good.pth' do not fit resnet50: .* missing"):
-        "~no user/a.pth": "there is no run folder and no file .~no user/a.pth.",
         open_encoder("good.pth", backbone="resnet50")
     assert not Path("sprung").exists()

@@ -106,7 +106,9 @@ def _split_encoder(path: Path, tensors: Weights, layout: Layout) -> ForeignEncod
     depth: Depth | None = None
     if path.is_dir():
         config, form = _json(path / HF_FILES[0]), _hugging_face_format(path)
-        attention = {config["hidden_size"]: config["num_attention_heads"]} if "num_attention_heads" in config else {}
+        # Networks with stages have lists of them, or one alone.
+        width, count = config.get("hidden_size"), config.get("num_attention_heads")
+        attention = {width: count} if isinstance(width, int) and isinstance(count, int) else {}
         eps = config.get("layer_norm_eps")
         blocks = config.get("depths", config.get("num_hidden_layers"))
         depth = None if blocks is None else tuple(blocks) if isinstance(blocks, list) else (blocks,)
