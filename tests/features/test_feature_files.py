@@ -13,7 +13,8 @@ import pytest
 from pyarrow import parquet
 
 from hirl.cli.main import main
-from hirl.features.feature_files import Arrays, read_features, write_features
+from hirl.data.sources.image_set import LabelNames
+from hirl.features.feature_files import Arrays, images_of_paths, read_features, write_features
 from hirl.hierarchy.tree import PrototypeTree
 
 
@@ -116,3 +117,44 @@ def test_a_name_that_is_not_utf8_does_not_fit_into_parquet(tmp_path: Path) -> No
     assert read_features(tmp_path / "z.npz")["image"][0] == "byte\udcff.png"
     with pytest.raises(ValueError, match=r"has a name that is not UTF-8, which .* cannot hold: name a \.npz file"):
         write_features(tmp_path / "z.parquet", changed)
+
+
+@pytest.mark.parametrize(
+    ("labels", "more", "numbers", "classes"),
+    [
+        (np.array([1, 0]), {}, [[1], [0]], (("0", "1"),)),
+        (np.array([1, 0]), {"classes_0": np.array(["cat", "dog", "eel"])}, [[1], [0]], (("cat", "dog", "eel"),)),
+        (np.array(["dog", "cat"]), {"classes_0": np.array(["x", "y"])}, [[1], [0]], (("cat", "dog"),)),
+        (np.array([[1, 0], [0, 0]]), {"classes_1": np.array(["pet"])}, [[1, 0], [0, 0]], (("0", "1"), ("pet",))),
+    ],
+)
+def test_labels_of_another_program(
+    labels: np.ndarray, more: Arrays, numbers: list[list[int]], classes: LabelNames, tmp_path: Path
+) -> None:
+    file = tmp_path / "z.npz"
+    np.savez(file, allow_pickle=False, image=np.array(["/a.png", "/b.png"]), features=np.eye(2), labels=labels, **more)
+    images = images_of_paths(file, read_features(file))
+    assert images.labels is not None
+    assert images.labels.tolist() == numbers
+    assert images.label_names == classes
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"epoch": np.array(3)}, "epoch of .* is a single value, but must be an array"),
+        ({"features": np.array(3.0)}, "features of .* is a single value, but must be an array"),
+        ({"labels": np.array([0.0, 1.0])}, "are of type float64, but must be integers or names"),
+        ({"labels": np.array([0, -1])}, "contain -1, but must be at least 0"),
+        (
+            {"labels": np.array([0, 4]), "classes_0": np.array(["a"])},
+            "classes_0 of .* has length 1, but labels go up to 4",
+        ),
+    ],
+)
+def test_arrays_of_another_program_that_do_not_fit(more: Arrays, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / "z.npz"
+    given = {"image": np.array(["/a.png", "/b.png"]), "features": np.eye(2)} | more
+    np.savez(file, allow_pickle=False, **given)
+    with pytest.raises(ValueError, match=sentence):
+        images_of_paths(file, read_features(file))

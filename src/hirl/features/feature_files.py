@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from hirl.data.sources.escape import one_line
 from hirl.data.sources.file_images import open_files
-from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.folder_labels import given_labels
+from hirl.data.sources.image_set import ImageSet, LabelNames
 from hirl.files import CHECKSUM, Damaged, atomic_write, check_writable, verify
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ def read_features(path: Path) -> Arrays:
     if "features" not in arrays and "z0" not in arrays:
         names = ", ".join(arrays) or "nothing"
         raise ValueError(f"{str(path)!r} holds {names}, but neither features nor z0 as `hirl embed` writes them")
+    for name, array in arrays.items():
+        if array.ndim == 0:
+            raise ValueError(f"{name} of {str(path)!r} is a single value, but must be an array")
     count = len(arrays["features"] if "features" in arrays else arrays["z0"])
     for name, array in arrays.items():
         if name == "features" or (name[0] == "z" and name[1:].isdigit()):
@@ -236,10 +240,27 @@ def images_of_paths(path: Path, arrays: Arrays) -> ImageSet:
         )
     if names and not Path(names[0]).is_absolute():
         names = _locate_files(path, names)
-    labels = torch.from_numpy(arrays["labels"]).long() if "labels" in arrays else None
-    levels = 0 if labels is None else labels.shape[1]
-    classes = tuple(tuple(map(str, arrays[f"classes_{level}"])) for level in range(levels))
+    labels, classes = _labels(path, arrays)
     return open_files(names, name=str(path), labels=labels, label_names=classes)
+
+
+def _labels(path: Path, arrays: Arrays) -> tuple[Tensor | None, LabelNames]:
+    """The labels (N, levels), of other programs also (N,), or names in place of numbers; and the classes of a level."""
+    if "labels" not in arrays:
+        return None, ()
+    given = arrays["labels"]
+    labels, found = given_labels(given, count=len(given), name=str(path))
+    classes = list(found)
+    for level, names in enumerate(found):
+        stored = arrays.get(f"classes_{level}")
+        if stored is None or given.dtype.kind == "U":
+            continue
+        if len(stored) < len(names):
+            raise ValueError(
+                f"classes_{level} of {str(path)!r} has length {len(stored):,}, but labels go up to {len(names) - 1:,}"
+            )
+        classes[level] = tuple(map(str, stored))
+    return labels, tuple(classes)
 
 
 def _locate_files(file: Path, names: Sequence[str]) -> Sequence[str]:
