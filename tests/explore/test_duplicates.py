@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from PIL import Image, ImageEnhance
 
 from hirl import Run
+from hirl.cli.main import main
 from hirl.data import Shapes
+from hirl.data.sources.arrays import ArrayImages
 from hirl.explore import copy_threshold, duplicates
 from hirl.explore.collection import Collection, open_collection
 from hirl.explore.copy_threshold import measure_threshold
@@ -132,6 +138,49 @@ def test_details_and_threshold_are_computed_once(
     without_copies(opened())
     assert counted.calls == before + 1
     assert how == "as hirl duplicates finds them"
+
+
+def test_paths_to_one_file_are_no_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither is dropped: a list of files to delete must not name the only one there is."""
+    dice, photos = np.random.default_rng(0), tmp_path / "photos"
+    for folder in ("albums", "originals"):
+        (photos / folder).mkdir(parents=True)
+    for name in ("a", "b"):
+        Image.fromarray(dice.integers(0, 256, (32, 32, 3), dtype=np.uint8)).save(photos / "originals" / f"{name}.png")
+    shutil.copy(photos / "originals" / "b.png", photos / "originals" / "c.png")
+    (photos / "originals" / "d.png").hardlink_to(photos / "originals" / "c.png")  # may be deleted
+    (photos / "albums" / "a.png").symlink_to("../originals/a.png")
+    (photos / "latest").symlink_to("originals")
+    features = tmp_path / "features.npy"
+    np.save(features, dice.standard_normal((9, 8)).astype(np.float32))
+    home = tmp_path / "home"  # where the photos lie is a link as well
+    home.symlink_to(photos)
+    assert main(["duplicates", str(features), "--data", str(home), "--threshold", "0.999"]) == 0
+    shown = capsys.readouterr().out
+    assert "2 of 9 images repeat another one (bytes 2" in shown
+    assert "5 of them left out: links to the file of another image" in shown
+    dropped = (tmp_path / "features_duplicates" / "drop.txt").read_text().splitlines()
+    assert dropped == [f"{home}/originals/{name}.png" for name in "cd"]
+    collection = open_collection(features, home, quiet=True)
+    chosen = [collection.paths[image] for image in without_copies(collection)[0].tolist()]
+    assert chosen == [f"{home}/originals/{name}.png" for name in "ab"]
+
+
+@pytest.mark.parametrize("chunk", [duplicates.CHUNK, 3000])
+def test_many_frames_of_one_camera_need_no_list_of_pairs(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames, others = 1000, 3
+    rows = F.normalize(torch.randn(1 + others, 1, duplicates.DETAIL**2, generator=torch.Generator().manual_seed(0)), dim=2)
+    details = torch.cat((rows[:1].expand(frames, -1, -1), rows)).expand(-1, len(duplicates.CROPS), -1).half()
+    images = ArrayImages(name="frames", pixels=torch.zeros(len(details), 3, 8, 8, dtype=torch.uint8))
+    monkeypatch.setattr(duplicates, "kept_details", lambda *_: details)
+    monkeypatch.setattr(duplicates, "CHUNK", chunk)
+    collection: Any = SimpleNamespace(images=images, features=torch.ones(len(details), 4), cache=None)
+    tracemalloc.start()
+    (group,) = find_duplicates(collection, None)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (group.keep, [copy.image for copy in group.copies]) == (0, list(range(1, frames + 1)))
+    assert most < 5e6
 
 
 class Counting:

@@ -38,6 +38,7 @@ def run(config: Namespace) -> None:
     from hirl.explore.duplicate_lists import COLUMNS, dropped, duplicate_lists, duplicate_rows
     from hirl.explore.duplicates import Kind, check_threshold, find_duplicates
     from hirl.explore.file_lists import KINDS, check_list, write_list
+    from hirl.explore.same_file import other_paths
     from hirl.terminal.progress import progress_bars
 
     if config.threshold is not None:
@@ -73,6 +74,8 @@ def run(config: Namespace) -> None:
     print(
         f"{len(kinds):,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} group{several}"
     )
+    if links := len(other_paths(collection.images)):
+        print(f"{links:,} of them left out: links to the file of another image, or other paths to it")
     if only_list:
         write_list(config.out, dropped(rows) if config.out.suffix.lower() == ".txt" else rows, COLUMNS)
         print(f"Written to {config.out}")

@@ -26,6 +26,7 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.explore.collection import Collection
 from hirl.explore.copy_cache import kept_details
 from hirl.explore.readable import reading_threads
+from hirl.explore.same_file import other_paths
 from hirl.explore.thumbnails import thumbnail
 from hirl.terminal.progress import Progress, no_progress
 
@@ -85,36 +86,31 @@ def find_duplicates(
     if threshold is not None:
         check_threshold(threshold)
     images = collection.images
-    same_bytes = _same_bytes(images)
-    firsts = [image for image in range(len(collection)) if same_bytes.get(image, image) == image]
+    without = other_paths(images)
+    same_bytes = _same_bytes(images, without)
+    firsts = [image for image in range(len(images)) if image not in without and same_bytes.get(image, image) == image]
     pairs = {} if threshold is None else _pairs(collection.features, firsts, threshold, progress)
-    by_features = set(pairs)
     compute = partial(_all_details, images, progress=progress)
     details = kept_details(collection.cache, images, firsts, compute)
-    rows = {image: details[row] for row, image in enumerate(firsts)}
-    pairs |= {pair: _cosine(collection.features, *pair) for pair in _certain_pairs(details, firsts, progress)}
-    agreements = {(a, b): _agreement(rows[a], rows[b]) for a, b in pairs}
-    # Blank images have no details to compare, but may have the same pixels.
-    possible = [pair for pair in pairs if agreements[pair] >= AGREEMENT or not any(rows[image].any() for image in pair)]
-    pixel_stats = {
-        image: _pixel_stats(images, image) for image in sorted({image for pair in possible for image in pair})
-    }
-    links: dict[int, dict[int, Copy]] = defaultdict(dict)
-    for a, b in possible:
-        same = pixel_stats[a].hash == pixel_stats[b].hash
-        if same or agreements[a, b] >= AGREEMENT:
-            rule: Rule = "features" if (a, b) in by_features else "details"
-            for one, other in ((a, b), (b, a)):
-                links[one][other] = Copy(other, "pixels" if same else "near", pairs[a, b], agreements[a, b], rule)
-    return _groups(images, same_bytes, links, pixel_stats)
+    rows = {image: row for row, image in enumerate(firsts)}
+    near: dict[int, dict[int, float]] = defaultdict(dict)
+    for (a, b), cosine in pairs.items():
+        one, other = details[rows[a]], details[rows[b]]
+        # Blank images have no details to compare, but may have the same pixels.
+        if not one.any() or not other.any() or _agreement(one, other) >= AGREEMENT:
+            near[a][b] = near[b][a] = cosine
+    certain = _has_certain_copy(details, progress).nonzero().flatten().tolist()
+    candidates = sorted({*near, *(firsts[row] for row in certain)})
+    pixel_stats = {image: _pixel_stats(images, image) for image in candidates}
+    return _groups(images, same_bytes, _Candidates(collection.features, details, rows, near, pixel_stats))
 
 
-def _same_bytes(images: ImageSet) -> dict[int, int]:
+def _same_bytes(images: ImageSet, without: set[int]) -> dict[int, int]:
     """The first file with the same bytes, for every file that has a byte-for-byte copy (itself for the first)."""
     by_size: dict[int, list[int]] = defaultdict(list)
     for index in range(len(images)):
         path = Path(images.path(index))
-        if path.is_file():
+        if index not in without and path.is_file():
             by_size[path.stat().st_size].append(index)
     first: dict[int, int] = {}
     for alike in by_size.values():
@@ -137,13 +133,13 @@ def _pairs(features: Tensor, chosen: list[int], threshold: float, progress: Prog
         near = (cosines >= threshold).nonzero()
         near = near[near[:, 1] > near[:, 0]]
         values = cosines[near[:, 0], near[:, 1]].clamp(max=1)
-        left, right = rows[near[:, 0] + start].tolist(), rows[near[:, 1] + start].tolist()
-        pairs |= zip(zip(left, right, strict=True), values.tolist(), strict=True)
-        if len(pairs) > MOST_PAIRS * len(unit):
+        if len(pairs) + len(near) > MOST_PAIRS * len(unit):
             raise Indistinct(
                 f"on average more than {MOST_PAIRS} other images per image reach the threshold of {threshold:.4f}: the "
                 "features do not distinguish images; give a higher --threshold or train longer"
             )
+        left, right = rows[near[:, 0] + start].tolist(), rows[near[:, 1] + start].tolist()
+        pairs |= zip(zip(left, right, strict=True), values.tolist(), strict=True)
         progress("comparing features", min(start + step, len(unit)), len(unit))
     return pairs
 
@@ -185,17 +181,20 @@ def _agreement(one: Tensor, other: Tensor) -> float:
     return max(float((other @ one[0]).max()), float((one @ other[0]).max()))
 
 
-def _certain_pairs(details: Tensor, chosen: list[int], progress: Progress) -> set[tuple[int, int]]:
-    """All pairs of the chosen images whose details alone show that they are copies."""
+def _has_certain_copy(details: Tensor, progress: Progress) -> Tensor:
+    """(n,): whether the details of an image alone show that it is a copy of another one, or that one of it."""
     plain = details[:, 0].float()
     step = max(1, CHUNK // max(1, len(plain)))
-    pairs = set()
+    found = torch.zeros(len(plain), dtype=torch.bool)
     for start in range(0, len(plain), step):
-        for cropped in details[start : start + step].unbind(1):
-            found = (cropped.float() @ plain.T >= CERTAIN).nonzero() + torch.tensor([start, 0])
-            pairs |= {(chosen[min(pair)], chosen[max(pair)]) for pair in found.tolist() if pair[0] != pair[1]}
-        progress("comparing details", min(start + step, len(plain)), len(plain))
-    return pairs
+        stop = min(start + step, len(plain))
+        for cropped in details[start:stop].unbind(1):
+            certain = cropped.float() @ plain.T >= CERTAIN
+            certain.diagonal(start).fill_(value=False)  # itself
+            found[start:stop] |= certain.any(1)
+            found |= certain.any(0)
+        progress("comparing details", stop, len(plain))
+    return found
 
 
 @dataclass(frozen=True)
@@ -214,34 +213,69 @@ def _pixel_stats(images: ImageSet, index: int) -> _PixelStats:
     return _PixelStats(colour, image.shape[-1] * image.shape[-2], digest)
 
 
-def _groups(
-    images: ImageSet,
-    same_bytes: dict[int, int],
-    links: dict[int, dict[int, Copy]],
-    pixel_stats: dict[int, _PixelStats],
-) -> list[DuplicateGroup]:
+@dataclass(frozen=True)
+class _Candidates:
+    """Images that may have copies.
+
+    Pairs that features find are few (`MOST_PAIRS`). Those that details find are compared anew when they are needed: of
+    a large group, such as the frames of a fixed camera, all pairs would not fit into memory.
+    """
+
+    features: Tensor
+    details: Tensor  # (n, crops, DETAIL²)
+    rows: dict[int, int]  # of an image in `details`
+    near: dict[int, dict[int, float]]  # the cosines of pairs that features find
+    pixel_stats: dict[int, _PixelStats]
+
+    def certain(self, some: list[int], others: list[int]) -> Tensor:
+        """(some, others): whether details alone show that they are copies."""
+        one, other = (torch.tensor([self.rows[image] for image in images]) for images in (some, others))
+        found = torch.zeros(len(one), len(other), dtype=torch.bool)
+        for crop in range(len(CROPS)):
+            found |= self.details[one, crop].float() @ self.details[other, 0].float().T >= CERTAIN
+            found |= self.details[one, 0].float() @ self.details[other, crop].float().T >= CERTAIN
+        return found
+
+    def copy(self, kept: int, image: int) -> Copy | None:
+        """The image as a copy of the kept one; None if only features say so."""
+        agreement = _agreement(self.details[self.rows[kept]], self.details[self.rows[image]])
+        same = self.pixel_stats[kept].hash == self.pixel_stats[image].hash
+        cosine = self.near.get(kept, {}).get(image)
+        if cosine is None:
+            return Copy(image, "pixels" if same else "near", _cosine(self.features, kept, image), agreement, "details")
+        return Copy(image, "pixels" if same else "near", cosine, agreement) if same or agreement >= AGREEMENT else None
+
+
+def _groups(images: ImageSet, same_bytes: dict[int, int], candidates: _Candidates) -> list[DuplicateGroup]:
     """Groups around the best image each: the best of all takes its copies, then the best of the rest, and so on."""
     repeats: dict[int, list[int]] = defaultdict(list)
     for image, first in same_bytes.items():
         if image != first:
             repeats[first].append(image)
+    pixel_stats = candidates.pixel_stats
 
     def rank(image: int) -> tuple[bool, int, int, int]:
         path, stats = Path(images.path(image)), pixel_stats.get(image)
         size = path.stat().st_size if path.is_file() else 0
         return (stats is not None and not stats.colour, 0 if stats is None else -stats.pixels, -size, image)
 
+    waiting = sorted({*pixel_stats, *repeats}, key=rank)
     taken: set[int] = set()
     groups = []
-    for best in sorted({*links, *repeats}, key=rank):
-        if best in taken:
-            continue
-        taken.add(best)
-        copies = [Copy(image, "bytes", 1.0) for image in repeats.get(best, [])]
-        for other, copy in sorted(links.get(best, {}).items(), key=lambda item: (-item[1].cosine, item[0])):
-            if other not in taken:
-                taken.add(other)
-                copies += [replace(copy, image=image) for image in (other, *repeats.get(other, []))]
-        if copies:
-            groups.append(DuplicateGroup(best, tuple(copies)))
+    while waiting:
+        block = waiting[: max(1, CHUNK // len(waiting))]
+        for best, certain in zip(block, candidates.certain(block, waiting), strict=True):
+            if best in taken:
+                continue
+            taken.add(best)
+            copies = [Copy(image, "bytes", 1.0) for image in repeats.get(best, [])]
+            others = {waiting[place] for place in certain.nonzero().flatten().tolist()}
+            others = (others | candidates.near.get(best, {}).keys()) & pixel_stats.keys() - taken
+            found = [candidates.copy(best, other) for other in (others if best in pixel_stats else ())]
+            for copy in sorted(filter(None, found), key=lambda copy: (-copy.cosine, copy.image)):
+                taken.add(copy.image)
+                copies += [replace(copy, image=image) for image in (copy.image, *repeats.get(copy.image, []))]
+            if copies:
+                groups.append(DuplicateGroup(best, tuple(copies)))
+        waiting = [image for image in waiting if image not in taken]
     return sorted(groups, key=lambda group: (-len(group.copies), group.keep))

@@ -16,6 +16,7 @@ from torch import Tensor
 from hirl.explore.collection import Collection
 from hirl.explore.copy_threshold import measure_threshold
 from hirl.explore.duplicates import Indistinct, find_duplicates
+from hirl.explore.same_file import other_paths
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.terminal.progress import Progress, no_progress
 
@@ -27,7 +28,7 @@ SAME = 1 - 1e-5  # cosine of features of the same pixels in other batches, round
 def without_copies(
     collection: Collection, *, device: str | None = None, progress: Progress = no_progress
 ) -> tuple[Tensor, str]:
-    """The images (n,) without the copies that `hirl duplicates` would drop, and how copies were found.
+    """The images (n,) without the copies that `hirl duplicates` would drop and the links, and how copies were found.
 
     The features of a file come without an encoder to measure a threshold with: theirs must be equal but for rounding.
     """
@@ -41,6 +42,7 @@ def without_copies(
         groups = find_duplicates(collection, None, progress=progress)
     different = torch.ones(len(collection), dtype=torch.bool)
     different[[copy.image for group in groups for copy in group.copies]] = False
+    different[list(other_paths(collection.images))] = False
     return different.nonzero().flatten(), how
 
 
