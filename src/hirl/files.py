@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -209,6 +209,22 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 def expanded(path: str | os.PathLike[str]) -> Path:
     """The path with the home folder for `~`; unchanged if there is no such user, for ~old may be a name."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 (`Path.expanduser` raises there)
+
+
+def check_replaceable(folder: Path, is_own: Callable[[Path], bool], *, content: str) -> None:
+    """Raise a ValueError if a folder may not be replaced, which may hold `content` alone.
+
+    is_own: whether an entry, at any depth, is part of that content
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{str(folder)!r} is a file, but must be a folder, or absent")
+    entries = folder.rglob("*") if folder.exists() else ()
+    other = next((entry for entry in entries if not is_own(entry)), None)
+    if other is not None:
+        raise ValueError(
+            f"the folder {str(folder)!r} has other content, such as {str(other.relative_to(folder))!r}, but must be "
+            f"empty or hold {content}, to be replaced: name another one"
+        )
 
 
 def missing_folders(folder: Path) -> list[Path]:

@@ -257,9 +257,13 @@ def test_sample(files: Path, photos: Path, tmp_path: Path, capsys: pytest.Captur
     links = sorted((tmp_path / "links").iterdir())
     assert all(link.is_symlink() for link in links)
     assert [link.resolve() for link in links] == [Path(file).resolve() for file in listed]
+    (tmp_path / "photos").mkdir()
+    shutil.copy(links[0], tmp_path / "photos" / "mine.png")
+    assert run_line(*line, "--links", tmp_path / "links", "--overwrite") == 0
     capsys.readouterr()
     for wrong, sentence in (
         (("--links", tmp_path / "links"), "exists already"),
+        (("--links", tmp_path / "photos", "--overwrite"), "such as 'mine.png', but must be empty or hold links alone"),
         (("--out", tmp_path / "list.csv"), "exists already"),
         (("--out", tmp_path / "list.doc"), "but must end in one of .txt, .csv, .json"),
         (("--out", tmp_path / "a.txt", "--links", tmp_path / "b"), "write either a list or a folder"),

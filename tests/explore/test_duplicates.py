@@ -166,7 +166,7 @@ def test_paths_to_one_file_are_no_copies(tmp_path: Path, capsys: pytest.CaptureF
     assert chosen == [f"{home}/originals/{name}.png" for name in "ab"]
 
 
-@pytest.mark.parametrize("chunk", [duplicates.CHUNK, 3000])
+@pytest.mark.parametrize("chunk", [duplicates.CHUNK, 30_000])
 def test_many_frames_of_one_camera_need_no_list_of_pairs(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     frames, others = 1000, 3
     rows = F.normalize(torch.randn(1 + others, 1, duplicates.DETAIL**2, generator=torch.Generator().manual_seed(0)), dim=2)

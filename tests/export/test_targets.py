@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,8 @@ def test_an_adapted_encoder_on_the_hub_loads_as_its_card_says(
     want = expected(picture[None], adapted_run)
     check({"features": loaded["features"]}, want)
     again = open_encoder("encoder.safetensors")
+    assert again.provenance == open_encoder(adapted_run).provenance
+    assert again.provenance is not None
     with torch.inference_mode():
         check({"features": again.network(normalised(picture[None], adapted_run))}, want)
 
@@ -238,6 +241,27 @@ def test_nothing_is_replaced_without_overwrite(to: str, tmp_path: Path, capsys: 
         assert f"{str(folder / existing)!r} exists already: name another --out" in capsys.readouterr().err
         assert list(folder.iterdir()) == [folder / existing]
         assert (folder / existing).read_text() == "precious"
+
+
+def test_a_folder_is_replaced_only_if_it_holds_such_an_export(tmp_path: Path) -> None:
+    out: Path = tmp_path / "models"
+    out.mkdir()
+    (out / "config.json").write_text("{}")
+    export: dict[str, Any] = {"source": "random:resnet10t", "out": out, "image_size": 32}
+    with pytest.raises(ValueError, match=r"models' exists already: name another one, or give overwrite=True"):
+        export_encoder(**export, to="timm")
+    (out / "onnx").mkdir()  # part of another target
+    (out / "onnx" / "mine.txt").write_text("precious")
+    held: tuple[tuple[Any, str], ...] = (("timm", "onnx"), ("huggingface", "onnx/mine.txt"))
+    for to, other in held:
+        with pytest.raises(
+            ValueError, match=rf"other content, such as '{other}', but must be empty or hold an export to"
+        ):
+            export_encoder(**export, to=to, overwrite=True)
+    assert (out / "onnx" / "mine.txt").read_text() == "precious"
+    shutil.rmtree(out / "onnx")
+    export_encoder(**export, to="timm", overwrite=True)
+    assert json.loads((out / "config.json").read_text())["architecture"] == "resnet10t"
 
 
 def test_a_target_names_what_it_writes_beside_its_file(

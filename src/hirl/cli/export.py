@@ -11,7 +11,8 @@ from hirl.cli.command import Command, check_absent
 from hirl.config.parser import Parser
 from hirl.files import check_parent
 
-OF_TREES = ("source", "to", "out", "names", "encoder", "method")  # options of tree targets; the others are for encoders
+# options of tree targets; the others are for encoders
+OF_TREES = ("source", "to", "out", "names", "encoder", "method", "overwrite")
 
 
 def options(parser: Parser) -> None:
@@ -27,20 +28,19 @@ def options(parser: Parser) -> None:
     parser.add_argument("--to", type=Literal[Target, TreeTarget], required=True, help=tools)
     parser.add_argument("--out", type=Path, required=True, help="The file or folder to write.")
     parser.add_argument("--levels", action="store_true", help="Add z0 … zL, the path in the tree and its confidence.")
-    parser.add_options(export_encoder, skip={"source", "to", "out", "levels", "encoder", "method"})
+    parser.add_options(export_encoder, skip={"source", "to", "out", "overwrite", "levels", "encoder", "method"})
     parser.add_argument("--encoder", help="For a folder of images: the encoder of its tree; by default hirl's own.")
     method_option(parser)
-    parser.add_argument("--overwrite", action="store_true", help="Replace what is at --out.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace an earlier export at --out.")
 
 
 def run(config: Namespace) -> None:
     from hirl.export.export_encoder import WRITERS, check_export
     from hirl.export.export_tree import TREE_TARGETS, check_tree_export
 
-    options = {name: value for name, value in vars(config).items() if name != "overwrite"}
     is_tree = config.to in TREE_TARGETS
     if is_tree:
-        given = [name for name, value in options.items() if value and name not in OF_TREES]
+        given = [name for name, value in vars(config).items() if value and name not in OF_TREES]
         if given:
             raise ValueError(f"--{given[0]} is for encoders, but --to is {config.to}, a format of trees")
         check_tree_export(config.to, config.out)
@@ -52,7 +52,7 @@ def run(config: Namespace) -> None:
     if is_tree:
         _export_tree(config)
     else:
-        _export_encoder(options)
+        _export_encoder(vars(config))
 
 
 def _export_encoder(options: dict[str, object]) -> None:

@@ -45,13 +45,15 @@ def run(config: Namespace) -> None:
     from hirl.explore.image_rows import image_rows
     from hirl.explore.sample import sample_images, without_copies
     from hirl.explore.subjects import default_folder
-    from hirl.files import atomic_folder
+    from hirl.files import atomic_folder, check_parent, check_replaceable
     from hirl.terminal.progress import progress_bars
 
     if config.out is not None and config.links is not None:
         raise ValueError("--out and --links are both given, but must not be: write either a list or a folder of links")
     if config.links is not None:
+        check_parent(config.links)
         check_absent(config.links, overwrite=config.overwrite, option="--links")
+        check_replaceable(config.links, Path.is_symlink, content="links alone")
     elif config.out is not None:
         check_list(config.out)
         check_new(config.out, overwrite=config.overwrite)

@@ -11,13 +11,16 @@ from hirl.encoders.checkpoints import is_hugging_face_folder
 from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.explore.collection import Collection, open_collection
 from hirl.explore.tree_page import read_names
+from hirl.export.huggingface_folder import FILES as HUGGINGFACE_FILES
 from hirl.export.huggingface_folder import write_huggingface
 from hirl.export.network import Export, prepare
 from hirl.export.onnx_file import write_onnx
+from hirl.export.timm_folder import FILES as TIMM_FILES
 from hirl.export.timm_folder import write_timm
 from hirl.export.torch_export_file import write_torch_export
 from hirl.export.torchvision_file import write_torchvision
 from hirl.features.open_encoder import Encoder, open_encoder
+from hirl.files import check_replaceable
 from hirl.methods.base import Method
 from hirl.runs.folder import RunFolder
 
@@ -29,6 +32,7 @@ class _Writer(NamedTuple):
     suffix: str  # of a file; empty for a folder
     levels: bool  # whether it holds z⁰…zᴸ and paths as well
     beside: str = ""  # suffix of a second file, written beside the first
+    entries: tuple[str, ...] = ()  # what a folder may hold
 
     def files(self, out: Path) -> list[Path]:
         """All that is written for `out`."""
@@ -38,9 +42,9 @@ class _Writer(NamedTuple):
 WRITERS: dict[str, _Writer] = {
     "onnx": _Writer(write_onnx, ".onnx", True),
     "torch-export": _Writer(write_torch_export, ".pt2", True),
-    "timm": _Writer(write_timm, "", False),
+    "timm": _Writer(write_timm, "", False, entries=TIMM_FILES),
     "torchvision": _Writer(write_torchvision, ".pth", False, beside=".json"),
-    "huggingface": _Writer(write_huggingface, "", True),
+    "huggingface": _Writer(write_huggingface, "", True, entries=HUGGINGFACE_FILES),
 }
 
 
@@ -57,6 +61,7 @@ def export_encoder(
     to: Target,
     out: str | os.PathLike[str],
     *,
+    overwrite: bool = False,
     levels: bool = False,
     names: str | os.PathLike[str] | None = None,
     encoder: Any = None,
@@ -76,6 +81,7 @@ def export_encoder(
             encoder that is open already; or, with levels, a folder of images with the tree that `hirl tree` shows.
         to: The tool.
         out: The file (.onnx, .pt2, .pth) or, for timm and huggingface, the folder.
+        overwrite: Replace a folder that exists, if it is empty or holds an export to this tool.
         levels: Give z0 … zL, the path through the run's tree and its confidence as well.
         names: Names of the tree's nodes, exported by the tree page as JSON.
         encoder: For a folder of images: a file of weights, a timm name or `torchvision:NAME`; by default the encoder
@@ -91,6 +97,12 @@ def export_encoder(
     """
     target = Path(out)
     check_export(to, target, levels=levels)
+    if target.is_dir() and not overwrite:
+        raise ValueError(f"the folder {str(target)!r} exists already: name another one, or give overwrite=True")
+    if own := WRITERS[to].entries:
+        check_replaceable(
+            target, lambda entry: entry.relative_to(target).as_posix() in own, content=f"an export to {to}"
+        )
     opened, tree, identity = None, None, None
     if is_image_folder(source):
         given: dict[str, Any] = {"backbone": backbone, "backbone_args": backbone_args, "weights": weights}

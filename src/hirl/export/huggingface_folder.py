@@ -18,9 +18,12 @@ from hirl.encoders.encoder_file import EncoderMetadata, save_encoder
 from hirl.export.model_card import model_card
 from hirl.export.network import Export, PixelFormat
 from hirl.export.onnx_file import write_onnx
+from hirl.export.timm_folder import FILES as TIMM_FILES
 from hirl.export.timm_folder import fill_timm_folder, timm_config
 from hirl.files import atomic_folder
 
+ONNX, ADAPTED, PROCESSOR, CARD = "onnx/model.onnx", "encoder.safetensors", "preprocessor_config.json", "README.md"
+FILES = (*TIMM_FILES, "onnx", ONNX, ADAPTED, PROCESSOR, CARD)
 RESAMPLE = {"bilinear": 2, "bicubic": 3}  # Pillow's numbers for them
 
 
@@ -30,16 +33,17 @@ def write_huggingface(export: Export, out: Path) -> float:
     with atomic_folder(out) as aside:
         difference = 0.0 if config is None else fill_timm_folder(export, config, aside)
         if config is None or export.tree is not None:
-            (aside / "onnx").mkdir()
-            difference = max(difference, write_onnx(export, aside / "onnx" / "model.onnx"))
+            (aside / ONNX).parent.mkdir()
+            difference = max(difference, write_onnx(export, aside / ONNX))
         if isinstance(export.encoder.network, AdaptedNetwork):
             about = {name: export.encoder.description[name] for name in ("backbone", "backbone_args")}
-            metadata = EncoderMetadata(**about, image_size=pixels.size, mean=pixels.mean, std=pixels.std)
-            save_encoder(aside / "encoder.safetensors", export.encoder.network, metadata)
+            images = {"image_size": pixels.size, "mean": pixels.mean, "std": pixels.std}
+            metadata = EncoderMetadata(**about | images, provenance=export.encoder.provenance)
+            save_encoder(aside / ADAPTED, export.encoder.network, metadata)
         content = json.dumps(processor_config(pixels), indent=2) + "\n"
-        (aside / "preprocessor_config.json").write_text(content, encoding="utf-8")
+        (aside / PROCESSOR).write_text(content, encoding="utf-8")
         card = model_card(export, out.resolve().name, difference, of_timm=config is not None)
-        (aside / "README.md").write_text(card, encoding="utf-8")
+        (aside / CARD).write_text(card, encoding="utf-8")
     return difference
 
 

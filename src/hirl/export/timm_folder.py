@@ -20,6 +20,8 @@ from hirl.export.comparison import compare_with_torch
 from hirl.export.network import Export, PixelFormat
 from hirl.files import atomic_folder
 
+FILES = ("config.json", "model.safetensors")
+
 
 def write_timm(export: Export, out: Path) -> float:
     """Write the folder, and return the largest difference between timm's network and ours."""
@@ -35,8 +37,9 @@ def fill_timm_folder(export: Export, config: dict[str, Any], folder: Path) -> fl
     import timm  # takes seconds, which `import hirl` need not
 
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in export.encoder.network.state_dict().items()}
-    save_file(weights, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    config_file, weights_file = (folder / name for name in FILES)
+    save_file(weights, weights_file)
+    config_file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
 
     def run(pixels: Tensor) -> dict[str, Tensor]:
