@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -179,12 +179,15 @@ def _umask() -> int:
 
 
 @contextmanager
-def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_folder(path: str | os.PathLike[str], *, replaced: Collection[str] | None = None) -> Iterator[Path]:
     """Yield a new folder beside `path` to fill. It replaces `path` on success and is deleted on failure.
 
     A folder that lies at `path` is removed after the new one has taken its place.
+
+    replaced: names of what is removed with it; its other entries move to the new folder, unless they have been written
+        anew. None for all
     """
-    target = Path(path)
+    target = Path(path).resolve() if Path(path).is_symlink() else Path(path)
     if target.exists() and not target.is_dir():
         raise ValueError(f"cannot write the folder {str(target)!r}: it is a file")
     check_parent(target)
@@ -196,14 +199,18 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         if target.exists():
             target.rename(old)
         aside.rename(target)
+        if replaced is not None and old.exists():
+            for entry in old.iterdir():
+                if entry.name not in replaced and not os.path.lexists(target / entry.name):
+                    entry.rename(target / entry.name)
+        shutil.rmtree(old, ignore_errors=True)  # not on failure: it may hold what has not been moved
         _to_disk(target.parent)
     except BaseException:
         if old.exists() and not target.exists():
             old.rename(target)
         raise
     finally:
-        for left_over in (aside, old):
-            shutil.rmtree(left_over, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:

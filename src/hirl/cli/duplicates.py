@@ -112,7 +112,7 @@ def _write_page(
         "group is marked keep."
     )
     title = f"{collection.name} · duplicates"
-    with page_folder(folder) as aside:
+    with page_folder(folder, *lists) as aside:
         gallery = Gallery(title, "Duplicates", duplicate_gallery(collection, groups), facts, about)
         write_gallery(aside, folder, gallery, progress=progress)
         for file, rows in lists.items():

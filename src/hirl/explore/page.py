@@ -46,10 +46,13 @@ def check_page_folder(folder: Path) -> None:
 
 
 @contextmanager
-def page_folder(folder: Path) -> Iterator[Path]:
-    """A new folder to write a page and its thumbnails to; it replaces an existing page once it is complete."""
+def page_folder(folder: Path, *lists: str) -> Iterator[Path]:
+    """A new folder to write a page and its thumbnails to; it replaces an existing page once it is complete.
+
+    What else lies in the folder, such as notes, stays, but for the `lists` that belong to the earlier page.
+    """
     check_page_folder(folder)
-    with atomic_folder(folder) as aside:
+    with atomic_folder(folder, replaced={PAGE, SHEETS, *lists}) as aside:
         yield aside
 
 
@@ -93,14 +96,19 @@ def file_data(paths: Sequence[str], folder: Path) -> dict[str, Any]:
 
     `link` leads from the page to the folder that the paths are relative to; None if they are not files.
     """
+    if len({path.startswith("/") for path in paths}) > 1:  # such as the images of a run and a query: make all absolute
+        here = Path.cwd()
+        paths = [str(here / path) if Path(path).is_file() else path for path in paths]
     parts = [path.rpartition("/") for path in paths]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(before for before, _, _ in parts))}
     root = _common_folder(list(numbers))
-    are_files = bool(paths) and Path(paths[0]).is_file()
+    one_root = root != "" or not any(name.startswith("/") for name in numbers)
+    are_files = one_root and bool(paths) and Path(paths[0]).is_file()
     return {
         "root": root,
-        "link": os.path.relpath(root or ".", folder) if are_files else None,
-        "folders": [name[len(root) :].lstrip("/") for name in numbers],
+        # The page's address is that of the folder itself, also if the way to it is a link.
+        "link": os.path.relpath(os.path.realpath(root or "."), os.path.realpath(folder)) if are_files else None,
+        "folders": [name[len(root) :].lstrip("/") if root else name for name in numbers],
         "folderOf": pack([numbers[before] for before, _, _ in parts], "i4"),
         "files": [name for _, _, name in parts],
     }
