@@ -354,6 +354,19 @@ def test_unsure_images_first(opened: Opener, tree_page: Path, collection: Collec
         assert margins[images_shown(page, collection)[0], 2] == margins[:, 2].min()
 
 
+def test_margins_are_differences_of_cosines(opened: Opener, tmp_path: Path) -> None:
+    """Up to 2, where a node lies opposite the others; only a level of one node has none."""
+    nodes = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
+    tree = PrototypeTree((nodes, nodes[:1]), (torch.tensor([0, 0]),), torch.tensor([0, 1]))
+    images = ArrayImages(name="two", pixels=torch.zeros(2, 3, 16, 16, dtype=torch.uint8))
+    two = Collection("two", images.name, images, torch.arange(2), nodes, (nodes,), tree, "", (), None)
+    write_tree_page(two, tmp_path / "tree")
+    with opened(tmp_path / "tree" / "index.html", "#image=0") as page:
+        coarse, fine = page.locator(".path a").all_inner_texts()
+    assert coarse.endswith("margin none: the only node")
+    assert fine.endswith("margin 2.000")
+
+
 def test_assignments_and_lists_of_files(opened: Opener, tree_page: Path, collection: Collection) -> None:
     from hirl.data.sources.escape import one_line
 

@@ -63,8 +63,8 @@ def tree_data(collection: Collection, typical: Tensor, margins: Tensor, order: T
         "levels": list(tree.levels),
         "parents": [pack(parents, "i4") for parents in tree.parents],
         "leaves": pack(tree.leaves[order], "i4"),
-        "typical": _pack_cosines(typical[order]),
-        "margins": _pack_cosines(margins[order]),
+        "typical": _pack_within(1, typical[order]),
+        "margins": _pack_within(2, margins[order]),  # differences of cosines
         "rows": pack(collection.rows[order], "i4"),
         "labels": labels,
         "unreadable": [bad.path for bad in collection.unreadable],
@@ -80,9 +80,9 @@ def encoder_note(collection: Collection) -> str:
     return f"Encoder: {encoder.provenance or 'trained from random weights, without labels'}"
 
 
-def _pack_cosines(values: Tensor) -> list[str]:
-    """Values (n, L) from −1 to 1, packed level by level."""
-    return [pack_fractions((level.clamp(-1, 1) + 1) / 2) for level in values.T]
+def _pack_within(limit: float, values: Tensor) -> list[str]:
+    """Values (n, L) from −limit to limit, packed level by level."""
+    return [pack_fractions((level.clamp(-limit, limit) / limit + 1) / 2) for level in values.T]
 
 
 def sheet_order(tree: PrototypeTree, typical: Tensor) -> Tensor:

@@ -306,8 +306,7 @@ function view(at) {
 let viewed = 0;
 /** By how much the path is nearer than the best one through another node of the level. */
 function marginText(level, image) {
-  const margin = margins[level][image] / 65535 * 2 - 1;
-  return margin > 0.99 ? 'none: the only node' : margin.toFixed(3);
+  return data.levels[level] === 1 ? 'none: the only node' : (margins[level][image] / 65535 * 4 - 2).toFixed(3);
 }
 function show(at) {
   viewed = at;
