@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from hirl import PrototypeTree, Run, hierarchical_kmeans
 from hirl.cli.main import main
-from hirl.export.export_tree import export_tree
+from hirl.export.export_tree import WRITERS, export_tree
 from hirl.export.newick import read_newick, write_newick
 from hirl.export.tree_formats import from_linkage, from_networkx, from_numpy, to_linkage, to_networkx, to_numpy
 from hirl.export.tree_outline import TreeOutline
@@ -73,6 +73,18 @@ def test_networkx_and_graphml_there_and_back(random_tree: Make, tmp_path: Path) 
     assert from_networkx(networkx.read_graphml(tmp_path / "tree.graphml")) == first
     with pytest.raises(ValueError, match="not a tree with one root"):
         from_networkx(networkx.DiGraph([("a", "c"), ("b", "c")]))
+
+
+def test_graphml_can_be_read_whatever_files_are_called(random_tree: Make, tmp_path: Path) -> None:
+    tree, file = random_tree((12, 5, 3), 8), tmp_path / "tree.graphml"
+    hostile = TreeOutline.of_tree(
+        tree, names={"1-0": "bell\a"}, exemplars={"0-2": ["byte\udcff.png", "line\nbreak.png"]}
+    )
+    WRITERS["graphml"].write(hostile, tree, file)
+    found = from_networkx(networkx.read_graphml(file))
+    assert found.parents == hostile.parents
+    assert found.nodes[1][0].name == "bell\\x07"
+    assert found.nodes[0][2].exemplars == ("byte\\xff.png", "line\\nbreak.png")
 
 
 def test_numpy_there_and_back() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from hirl.data.sources.escape import one_line
 from hirl.explore.collection import Collection, open_collection
 from hirl.explore.kept_tree import tree_id
 from hirl.explore.subjects import default_folder
@@ -17,7 +19,7 @@ from hirl.explore.tree_page import read_names
 from hirl.export.image_table import SUFFIXES, write_table
 from hirl.export.newick import write_newick
 from hirl.export.tree_formats import to_linkage, to_networkx, to_numpy
-from hirl.export.tree_outline import EXEMPLARS, TreeOutline
+from hirl.export.tree_outline import EXEMPLARS, Node, TreeOutline
 from hirl.files import atomic_write
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
@@ -113,7 +115,12 @@ def _write_text(text: str, out: Path) -> None:
 def _write_graphml(outline: TreeOutline, _tree: PrototypeTree, out: Path) -> None:
     import networkx
 
-    networkx.write_graphml(to_networkx(outline), out)
+    def printable(node: Node) -> Node:
+        """Without the control characters and bytes that XML has no place for."""
+        return replace(node, name=one_line(node.name), exemplars=tuple(map(one_line, node.exemplars)))
+
+    nodes = tuple(tuple(map(printable, level)) for level in outline.nodes)
+    networkx.write_graphml(to_networkx(replace(outline, nodes=nodes)), out)
 
 
 def _write_linkage(outline: TreeOutline, _tree: PrototypeTree, out: Path) -> None:

@@ -37,8 +37,9 @@ def write_newick(outline: TreeOutline) -> str:
 def read_newick(text: str) -> TreeOutline:
     """The tree of a Newick line, from here or elsewhere; its leaves must lie at one depth."""
     root: dict[str, Any] = {}
+    text = text.rstrip()
     open_nodes, node, place = [root], root, 0
-    while place < len(text.rstrip()):
+    while place < len(text):
         token = TOKEN.match(text, place)
         if token is None:
             raise ValueError(f"this is not a Newick tree: {text[place : place + 20]!r} cannot be read")
