@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -59,6 +60,38 @@ def test_the_same_images_have_the_same_tree_and_new_ones_join_it(tmp_path: Path)
     stored = KeptTree.load(tmp_path, "abc")
     assert stored is not None
     assert torch.equal(stored.tree.leaves, later.tree.leaves)
+
+
+def test_files_that_change_under_their_names_update_the_tree(tmp_path: Path) -> None:
+    old = rows(400)
+    first, _ = kept_in(tmp_path, files(400), old)
+    edited = old.clone()
+    edited[:20] = rows(20, seed=5)
+    later, changes = kept_in(tmp_path, files(400), edited)
+    assert later.identity == first.identity
+    assert torch.equal(later.tree.leaves, update_tree(first.tree, edited).leaves)
+    assert not torch.equal(later.tree.leaves[:20], first.tree.leaves[:20])
+    assert "files of the same names have changed; nodes keep their numbers and names. Of the 400 images, " in changes
+    assert kept_in(tmp_path, files(400), edited)[1] == ""
+
+
+def test_an_interrupted_save_loses_no_tree_silently(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, _ = kept_in(tmp_path, files(300), rows(300))
+    with monkeypatch.context() as patch:
+        patch.setattr(PrototypeTree, "save", full := Mock(side_effect=OSError("the disk is full")))
+        with pytest.raises(OSError, match="full"):
+            kept_in(tmp_path, files(299), rows(300)[:299])
+    assert full.called
+    again, changes = kept_in(tmp_path, files(300), rows(300))
+    assert (again.identity, changes) == (first.identity, "")
+    with monkeypatch.context() as patch:
+        patch.setattr("hirl.explore.kept_tree.write_json", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            kept_in(tmp_path, files(299), rows(300)[:299])
+    with pytest.warns(
+        UserWarning, match="is not the one that its list of images belongs to; a new tree is built, with"
+    ):
+        kept_in(tmp_path, files(300), rows(300))
 
 
 def test_a_node_whose_images_are_gone_stays_empty(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The tree over a folder of images, kept between commands so that nodes keep their numbers, and thus their names.
 
-When images were added or removed, the tree is updated instead of built again, and the changes are reported.
+When images were added, removed or changed, the tree is updated instead of built again, and the changes are reported.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hirl.encoders.encoder_file import network_hash
 from hirl.files import Damaged, read_json, write_json
 from hirl.hierarchy.path_steps import update_tree
 from hirl.hierarchy.tree import PrototypeTree
@@ -52,11 +53,12 @@ def kept_files(folder: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class KeptTree:
-    """A tree, the files (n,) of its images, the encoder of their features, and the id it got when it was built."""
+    """A tree, the files (n,) of its images, the encoder and a hash of their features, and the id it got when built."""
 
     tree: PrototypeTree
     files: tuple[str, ...]
     encoder: str
+    features: str
     identity: str
 
     @classmethod
@@ -69,7 +71,11 @@ class KeptTree:
         try:
             found = read_json(file)
             tree = PrototypeTree.load(folder / TREE)
-            kept = cls(tree, tuple(files_below(root, found["files"])), found["encoder"], found["id"])
+            files = tuple(files_below(root, found["files"]))
+            # Lists of development versions lack both hashes.
+            kept = cls(tree, files, found["encoder"], found.get("features", ""), found["id"])
+            if found.get("tree") not in (None, network_hash(tree.tensors())):
+                raise Damaged(f"the tree in {str(folder)!r} is not the one that its list of images belongs to")
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -79,10 +85,10 @@ class KeptTree:
         return kept if kept.encoder == encoder and len(kept.files) == len(tree.leaves) else None
 
     def save(self, folder: Path) -> None:
-        about = {"id": self.identity, "encoder": self.encoder, "files": self.files}
-        (folder / IMAGES).unlink(missing_ok=True)  # first: an interrupted save must not pair a tree with the wrong list
+        """The list has a hash of the tree: after an interrupted save, the two are not taken for a pair."""
+        about = {"id": self.identity, "encoder": self.encoder, "features": self.features, "files": self.files}
         self.tree.save(folder / TREE)
-        write_json(folder / IMAGES, about)
+        write_json(folder / IMAGES, about | {"tree": network_hash(self.tree.tensors())})
 
 
 def keep_tree(
@@ -101,16 +107,17 @@ def keep_tree(
 
     root: the folder of the images, which names of files are compared relative to
     """
-    files = files_below(root, files)
+    files, hashed = files_below(root, files), network_hash({"features": features})
     kept, changes = None if anew else KeptTree.load(folder, encoder, root), ""
-    if kept is not None and kept.files == tuple(files):
+    if kept is not None and (kept.files, kept.features) == (tuple(files), hashed):
         return kept, changes
     if kept is not None and len(set(kept.files) & set(files)) >= LEAST_KNOWN * len(kept.files):
-        before, kept = kept, replace(kept, tree=update_tree(kept.tree, features), files=tuple(files))
+        before = kept
+        kept = replace(kept, tree=update_tree(kept.tree, features), files=tuple(files), features=hashed)
         changes = describe_changes(before, kept)
     else:
         tree = build()
-        kept = KeptTree(tree, tuple(files), encoder, tree_id(tree))
+        kept = KeptTree(tree, tuple(files), encoder, hashed, tree_id(tree))
     kept.save(folder)
     return kept, changes
 
@@ -120,12 +127,15 @@ def describe_changes(before: KeptTree, after: KeptTree) -> str:
     place = {file: index for index, file in enumerate(before.files)}
     both = [(place[file], index) for index, file in enumerate(after.files) if file in place]
     added, removed = len(after.files) - len(both), len(before.files) - len(both)
-    text = f". It was updated: {added:,} images added, {removed:,} removed; nodes keep their numbers and names"
+    what, of = "files of the same names have changed", "images"
+    if added or removed:
+        what, of = f"{added:,} images added, {removed:,} removed", "other images"
+    text = f". It was updated: {what}; nodes keep their numbers and names"
     if both:
         then, now = torch.tensor(both).T
         moved = (before.tree.image_paths[then] != after.tree.image_paths[now]).float().mean(0)  # (L,)
         shares = ", ".join(f"{100 * share:.1f} % at level {level}" for level, share in enumerate(moved.tolist()))
-        text += f". Of the {len(both):,} other images, these shares moved to another node: {shares}"
+        text += f". Of the {len(both):,} {of}, these shares moved to another node: {shares}"
     emptied = [
         f"{level}-{node}"
         for level in range(len(after.tree.levels))
