@@ -16,7 +16,9 @@ from rich.console import Console
 
 from hirl.data.sources import BadImage, ImageSet, open_images
 from hirl.data.sources import scan as scanning
+from hirl.data.sources.own_folders import GENERATOR
 from hirl.data.sources.scan import scan
+from hirl.runs.folder import RunFolder
 
 
 def test_a_file_that_links_to_itself_is_a_bad_image_like_any_other(tmp_path: Path) -> None:
@@ -57,6 +59,19 @@ def test_flat_folder_is_unlabelled(tmp_path: Path) -> None:
     assert images.read(4).shape == (3, 6, 8)
     assert images.read(4).unique().tolist() == [0]
     assert open_images(str(root), channels=1).read(0).shape == (1, 6, 8)
+
+
+def test_what_hirl_has_written_among_the_images_is_left_out(tmp_path: Path) -> None:
+    pages = ["work/tree/images/0.webp", "run/tree/images/0.webp", "page/images/0.webp", "run/sheet.png"]
+    root = images_at(tmp_path / "set", ["1.png", "site/images/2.png", "yolo/3.png", *pages])
+    run = RunFolder(root / "run")
+    for mark in ("work/belongs_to.json", run.config_file, run.about_file, "site/index.html", "yolo/config.yaml"):
+        (root / mark).touch()
+    (root / "page" / "index.html").write_text(f"<!doctype html>{GENERATOR}")
+    expected = {"": ["1.png"], "site/images": ["2.png"], "yolo": ["3.png"]}
+    assert scan(root) == expected
+    assert scan(root) == expected  # from the cache
+    assert scan(root / "page") == {"images": ["0.webp"]}  # which is asked for itself
 
 
 def test_class_folder_gives_one_level(tmp_path: Path) -> None:
@@ -212,9 +227,9 @@ class TestCache:
         paths: set[str] = set()
         list_one = scanning._list
 
-        def spy(path: Path, times: scanning.Times, progress: scanning._Progress) -> scanning.Listing:
+        def spy(path: Path, times: scanning.Times, progress: scanning._Progress, *, is_root: bool) -> scanning.Listing:
             paths.add(path.relative_to(root).as_posix())
-            return list_one(path, times, progress)
+            return list_one(path, times, progress, is_root=is_root)
 
         with monkeypatch.context() as patch:
             patch.setattr(scanning, "_list", spy)

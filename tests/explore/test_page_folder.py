@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hirl.explore.page import GENERATOR, PAGE, SHEETS, file_data, page_folder
+from hirl.data.sources.own_folders import GENERATOR, PAGE, SHEETS
+from hirl.explore.page import file_data, page_folder
 
 
 def write(folder: Path, text: str, *lists: str) -> None:
@@ -54,9 +55,12 @@ def test_a_page_finds_its_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
         data = file_data(paths, Path("runs/page"))
         of = np.frombuffer(base64.b64decode(data["folderOf"]), np.int32)
-        names = ["/".join(filter(None, (data["folders"][number], name))) for number, name in zip(of, data["files"], strict=True)]
+        names = [
+            "/".join(filter(None, (data["folders"][number], name)))
+            for number, name in zip(of, data["files"], strict=True)
+        ]
         for name, path in zip(names, paths, strict=True):
-            assert os.path.samefile(os.path.normpath(scratch / "page" / data["link"] / name), path)
-            assert os.path.samefile(Path(data["root"]) / name, path)
+            assert Path(os.path.normpath(scratch / "page" / data["link"] / name)).samefile(path)
+            assert Path(data["root"], name).samefile(path)
     shards = ["set.tar/a.png", str(files[0])]
     assert file_data(shards, Path("runs/page"))["folders"] == ["set.tar", str(files[0].parent)]

@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 
 from hirl.data.sources.escape import one_line
+from hirl.data.sources.own_folders import GENERATOR, PAGE, SHEETS, is_page
 from hirl.files import atomic_folder, check_parent
 
-GENERATOR = '<meta name="generator" content="hirl">'
-PAGE, SHEETS = "index.html", "images"
 _TEMPLATES = files("hirl.explore") / "pages"
 
 
@@ -36,9 +35,7 @@ def check_page_folder(folder: Path) -> None:
         return
     if not folder.is_dir():
         raise ValueError(f"{str(folder)!r} is a file, but must be a folder to write a page to: name one with --out")
-    page = folder / PAGE
-    ours = page.is_file() and GENERATOR in page.read_text(encoding="utf-8", errors="replace")[:1000]
-    if not ours and any(folder.iterdir()):
+    if not is_page(folder) and any(folder.iterdir()):
         raise ValueError(
             f"the folder {str(folder)!r} has other content, but must be empty or hold a page of hirl: name another one "
             "with --out"

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hirl.data.sources.own_folders import SHEETS
 from hirl.explore.collection import Collection
 from hirl.explore.kept_tree import tree_id
 from hirl.explore.node_names import suggest_names
-from hirl.explore.page import SHEETS, file_data, pack, pack_fractions, page_folder, write_page
+from hirl.explore.page import file_data, pack, pack_fractions, page_folder, write_page
 from hirl.explore.thumbnails import LARGEST, write_sheets
 from hirl.hierarchy.groups import place_in_group
 from hirl.hierarchy.tree import PrototypeTree

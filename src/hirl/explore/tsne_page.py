@@ -9,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hirl.data.sources.own_folders import SHEETS
 from hirl.explore.collection import Collection
-from hirl.explore.page import SHEETS, file_data, pack, pack_fractions, write_page
+from hirl.explore.page import file_data, pack, pack_fractions, write_page
 from hirl.explore.thumbnails import write_sheets
 from hirl.explore.tsne import Colouring
 from hirl.terminal.progress import Progress, no_progress

@@ -12,12 +12,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from hirl.data.sources.own_folders import OWNER
 from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.explore.kept_tree import LEAST_KNOWN, kept_files
 from hirl.files import read_json, write_json
 from hirl.runs.folder import RunFolder, folder_name
-
-OWNER = "belongs_to.json"
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 
 from hirl.data.sources.decode import HEIF, is_image_name
 from hirl.data.sources.escape import one_line
+from hirl.data.sources.own_folders import MARKS, is_own
 from hirl.files import atomic_write, cache_folder
 
 if TYPE_CHECKING:
     from rich.status import Status
 
-_VERSION = 2
+_VERSION = 3
 # Besides images: images that need another library, and files that identify a folder as another kind of set.
 _OTHER_KINDS = (*HEIF, ".tar", ".tar.gz", ".tgz", ".parquet", "-ubyte", "-ubyte.gz")
 _MARKS = ("dataset_dict.json", "dataset_info.json", "state.json")
@@ -50,7 +51,8 @@ class Listing:
 def scan(root: Path) -> dict[str, list[str]]:
     """The names of images and other relevant files per folder that has any, by its path from `root` ("" for itself).
 
-    Hidden names are left out. Links are followed, except those that lead back to a folder above them.
+    Hidden names are left out, and so are folders below `root` that hirl has written. Links are followed, except those
+    that lead back to a folder above them.
     """
     cache = _cache_file(root)
     known = _read_cache(cache, root)
@@ -71,7 +73,7 @@ def scan(root: Path) -> dict[str, list[str]]:
             times = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
             listing = known.get(folder)
             if listing is None or not listing.settled or listing.times != times:
-                listing = _list(path, times, progress)
+                listing = _list(path, times, progress, is_root=folder == "")
                 fresh = True
             else:
                 progress.found(len(listing.files))
@@ -83,13 +85,15 @@ def scan(root: Path) -> dict[str, list[str]]:
     return {folder: listing.files for folder, listing in listings.items() if listing.files}
 
 
-def _list(path: Path, times: Times, progress: _Progress) -> Listing:
+def _list(path: Path, times: Times, progress: _Progress, *, is_root: bool) -> Listing:
     settled = time.time_ns() - max(times[:2]) > SETTLED_NS
-    files, folders = [], []
+    files, folders, marks = [], [], set()
     with os.scandir(path) as entries:
         for entry in entries:
             if entry.name.startswith(".") or entry.name in _IGNORED:
                 continue
+            if entry.name in MARKS:
+                marks.add(entry.name)
             if _leads_to(entry, os.DirEntry.is_dir):
                 folders.append(entry.name)
             # a broken link is kept: it is reported when it is read, so no file is lost silently
@@ -100,6 +104,8 @@ def _list(path: Path, times: Times, progress: _Progress) -> Listing:
             # this folder do not change
             elif entry.is_symlink() and not _leads_to(entry, os.DirEntry.is_file):
                 settled = False
+    if marks and not is_root and is_own(path, marks):
+        return Listing(times, settled, [], [])
     return Listing(times, settled, sorted(files, key=os.fsencode), sorted(folders, key=os.fsencode))
 
 
