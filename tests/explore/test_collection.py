@@ -15,6 +15,7 @@ from PIL import Image
 from hirl import Run
 from hirl.cli.main import main
 from hirl.explore.collection import Collection, open_collection
+from hirl.explore.duplicates import find_duplicates
 from hirl.explore.embed import embed
 
 
@@ -117,6 +118,24 @@ def test_the_tree_of_a_few_images_has_all_its_nodes(runs: dict[str, Run], some: 
     np.savez(tmp_path / "paths.npz", allow_pickle=False, **paths_alone)
     found = open_collection(tmp_path / "paths.npz", quiet=True)
     assert torch.equal(found.tree.path(found.tree.leaves), torch.from_numpy(arrays["path"]))
+
+
+@pytest.mark.parametrize(
+    ("which", "levels"),
+    [([0], (1,)), ([0, 0], (1,)), ([0, 1, 2], (1,)), ([0, 1, 2] * 15, (1,)), ([*range(6)] * 7, (2,))],
+)
+def test_few_images_and_many_copies_have_a_tree(which: list[int], levels: tuple[int, ...], tmp_path: Path) -> None:
+    """Of as many leaves as suit the images that differ; who looks for copies may have nothing else."""
+    (tmp_path / "photos").mkdir()
+    for number, image in enumerate(which):
+        Image.new("RGB", (16, 16), (30 * image, 0, 0)).save(tmp_path / "photos" / f"{number:02d}.png")
+    rows = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float32)
+    np.save(tmp_path / "features.npy", rows[which])
+    collection = open_collection(tmp_path / "features.npy", tmp_path / "photos", quiet=True)
+    assert collection.tree.levels == levels
+    assert collection.tree.count == len(which)
+    groups = find_duplicates(collection, 0.99)
+    assert sum(len(group.copies) for group in groups) == len(which) - len(set(which))
 
 
 def test_rows_without_features_are_left_out(photos: Path, features: Path, tmp_path: Path) -> None:

@@ -169,7 +169,9 @@ def test_paths_to_one_file_are_no_copies(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize("chunk", [duplicates.CHUNK, 30_000])
 def test_many_frames_of_one_camera_need_no_list_of_pairs(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     frames, others = 1000, 3
-    rows = F.normalize(torch.randn(1 + others, 1, duplicates.DETAIL**2, generator=torch.Generator().manual_seed(0)), dim=2)
+    rows = F.normalize(
+        torch.randn(1 + others, 1, duplicates.DETAIL**2, generator=torch.Generator().manual_seed(0)), dim=2
+    )
     details = torch.cat((rows[:1].expand(frames, -1, -1), rows)).expand(-1, len(duplicates.CROPS), -1).half()
     images = ArrayImages(name="frames", pixels=torch.zeros(len(details), 3, 8, 8, dtype=torch.uint8))
     monkeypatch.setattr(duplicates, "kept_details", lambda *_: details)
@@ -181,6 +183,26 @@ def test_many_frames_of_one_camera_need_no_list_of_pairs(chunk: int, monkeypatch
     tracemalloc.stop()
     assert (group.keep, [copy.image for copy in group.copies]) == (0, list(range(1, frames + 1)))
     assert most < 5e6
+
+
+def test_features_that_confuse_images_leave_it_to_details(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    features = tmp_path / "features.npy"
+    (tmp_path / "photos").mkdir()
+    dice = np.random.default_rng(0)
+    pixels = dice.integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    for name in ("a.png", "b.bmp"):
+        Image.fromarray(pixels).save(tmp_path / "photos" / name)
+    np.save(features, np.ones((2, 8), np.float32))
+    monkeypatch.setattr(duplicates, "MOST_PAIRS", -1)
+    monkeypatch.setattr(copy_threshold, "measure_threshold", lambda *_, **__: 0.9)
+    line = ["duplicates", str(features), "--data", str(tmp_path / "photos")]
+    assert main(line) == 0
+    shown = capsys.readouterr().out
+    assert "Copies are found by files and details alone, as the features do not tell images from each other" in shown
+    assert "1 of 2 images repeat another one (bytes 0, pixels 1" in shown
+    assert main([*line, "--threshold", "0.9"]) == 2  # as asked for, or not at all
 
 
 class Counting:

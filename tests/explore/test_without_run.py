@@ -69,6 +69,21 @@ def test_five_commands_compute_the_features_once(
     assert not any(path.is_dir() for path in Path("my photos").iterdir())  # nothing is written among the images
 
 
+def test_two_images_are_enough(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("two").mkdir()
+    for name in "ab":
+        shutil.copy(pictures / "my photos" / "03 <b>.png", f"two/{name}.png")
+    encoder = ("--encoder", "random:resnet10t", "--workers", "0")
+    assert run_line("duplicates", "two", *encoder) == 0
+    assert "1 of 2 images repeat another one (bytes 1" in capsys.readouterr().out
+    assert run_line("search", "two", "two/a.png", *encoder) == 0
+    assert "nearest: two/b.png" in capsys.readouterr().out
+    assert run_line("tree", "two", *encoder) == 0
+
+
 def test_folders_of_the_same_name_have_trees_of_their_own(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,7 +36,7 @@ def options(parser: Parser) -> None:
 def run(config: Namespace) -> None:
     from hirl.explore.copy_threshold import measure_threshold
     from hirl.explore.duplicate_lists import COLUMNS, dropped, duplicate_lists, duplicate_rows
-    from hirl.explore.duplicates import Kind, check_threshold, find_duplicates
+    from hirl.explore.duplicates import INDISTINCT, Kind, check_threshold, find_any_duplicates, find_duplicates
     from hirl.explore.file_lists import KINDS, check_list, write_list
     from hirl.explore.same_file import other_paths
     from hirl.terminal.progress import progress_bars
@@ -61,11 +61,17 @@ def run(config: Namespace) -> None:
         threshold, why = config.threshold, f"Threshold {config.threshold} as given"
     print(why)
     with progress_bars() as progress:
-        groups = find_duplicates(collection, threshold, progress=progress)
+        if config.threshold is None:
+            groups, by_features = find_any_duplicates(collection, threshold, progress=progress)
+        else:  # the message names the option
+            groups, by_features = find_duplicates(collection, threshold, progress=progress), True
+        why += "" if by_features else f". Copies are found by files and details alone, {INDISTINCT}"
         rows = duplicate_rows(collection, groups)
         lists = duplicate_lists(rows)
         if not only_list:
             _write_page(collection, groups, lists, folder, why, overwrite=config.overwrite, progress=progress)
+    if not by_features:
+        print(f"Copies are found by files and details alone, {INDISTINCT}")
     kinds: list[str] = [copy.kind for group in groups for copy in group.copies]
     alone = sum(copy.kind == "near" and copy.by == "details" for group in groups for copy in group.copies)
     counts = ", ".join(f"{kind} {kinds.count(kind):,}" for kind in get_args(Kind))

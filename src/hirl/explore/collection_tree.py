@@ -13,7 +13,9 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.features.embedding import Embedding, tree_of_paths
 from hirl.features.open_encoder import Encoder
 from hirl.hierarchy.builder import POOLED_FEATURES, HierarchicalKMeans
-from hirl.hierarchy.levels import levels_by_number
+from hirl.hierarchy.clusters import TooFewDirections
+from hirl.hierarchy.kmeans import TreeProgress
+from hirl.hierarchy.levels import FEWEST, levels_by_number
 from hirl.hierarchy.tree import NO_LEAF, PrototypeTree
 from hirl.terminal.progress import Progress
 
@@ -68,8 +70,19 @@ def collection_tree(
     def report(level: int, step: int, _done: int) -> None:
         progress(f"level {level} of the tree", step, build.iterations)
 
-    built = build(z0, tuple(levels or levels_by_number(len(z0))), progress=report)
+    built = _default_tree(build, z0, report) if levels is None else build(z0, tuple(levels), progress=report)
     return built, tree_origin(source, built)
+
+
+def _default_tree(build: HierarchicalKMeans, z0: Tensor, report: TreeProgress) -> PrototypeTree:
+    """A tree with levels for the number of images, or of different ones if most are copies; of one leaf if few are."""
+    different = len(z0)
+    while different >= FEWEST:
+        try:
+            return build(z0, levels_by_number(different), progress=report)
+        except TooFewDirections as error:
+            different = min(error.different, different - 1)
+    return build(z0, (1,), progress=report)
 
 
 def tree_origin(source: CollectionSource, tree: PrototypeTree) -> str:

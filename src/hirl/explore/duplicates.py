@@ -41,6 +41,7 @@ AGREEMENT, CERTAIN = 0.88, 0.98
 FAINT = 1.0  # grey levels of 255: an image whose details deviate by less counts as blank, since they are noise
 CHUNK = 1 << 24  # cosines computed at a time
 MOST_PAIRS = 50  # per image on average; with more, the features do not distinguish images
+INDISTINCT = "as the features do not tell images from each other"
 
 
 class Indistinct(ValueError):  # noqa: N818
@@ -103,6 +104,16 @@ def find_duplicates(
     candidates = sorted({*near, *(firsts[row] for row in certain)})
     pixel_stats = {image: _pixel_stats(images, image) for image in candidates}
     return _groups(images, same_bytes, _Candidates(collection.features, details, rows, near, pixel_stats))
+
+
+def find_any_duplicates(
+    collection: Collection, threshold: float, *, progress: Progress = no_progress
+) -> tuple[list[DuplicateGroup], bool]:
+    """As `find_duplicates`, but without features if they do not tell images apart; and whether they were compared."""
+    try:
+        return find_duplicates(collection, threshold, progress=progress), True
+    except Indistinct:
+        return find_duplicates(collection, None, progress=progress), False
 
 
 def _same_bytes(images: ImageSet, without: set[int]) -> dict[int, int]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hirl.explore.collection import Collection
 from hirl.explore.copy_threshold import measure_threshold
-from hirl.explore.duplicates import Indistinct, find_duplicates
+from hirl.explore.duplicates import INDISTINCT, find_any_duplicates
 from hirl.explore.same_file import other_paths
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.terminal.progress import Progress, no_progress
@@ -35,11 +35,8 @@ def without_copies(
     threshold = SAME
     if collection.encoder is not None:
         threshold = measure_threshold(collection, device=device, progress=progress)
-    try:
-        groups, how = find_duplicates(collection, threshold, progress=progress), "as hirl duplicates finds them"
-    except Indistinct:
-        how = "by files and details alone, as the features do not tell images from each other"
-        groups = find_duplicates(collection, None, progress=progress)
+    groups, by_features = find_any_duplicates(collection, threshold, progress=progress)
+    how = "as hirl duplicates finds them" if by_features else f"by files and details alone, {INDISTINCT}"
     different = torch.ones(len(collection), dtype=torch.bool)
     different[[copy.image for group in groups for copy in group.copies]] = False
     different[list(other_paths(collection.images))] = False

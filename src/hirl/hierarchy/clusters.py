@@ -45,6 +45,7 @@ class TooFewDirections(ValueError):  # noqa: N818
     """Rows that cannot be told apart well enough for the clusters that are asked for."""
 
     def __init__(self, name: str, different: int, N: int, clusters: int) -> None:
+        self.different = different
         fault = f"{name} hold only {different} different directions ({EQUAL_DISTANCE**0.5:g} or more apart) in {N} rows"
         super().__init__(
             f"{fault}, too few for {clusters} clusters: use fewer clusters, or check for repeated rows and for collapse"

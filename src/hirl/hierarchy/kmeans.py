@@ -129,7 +129,7 @@ class _TreeConstruction:
             tree = paths.settle(replace(self.init.to(self.rows.device), by_path=True), path_steps, self.progress)
             if paths.empty_leaves(tree) <= MOST_EMPTY * self.sizes[0]:
                 return paths.fill_empty_leaves(tree, draws, seed)
-        links = self.settings.order == "ward" and self.init is None
+        links = self.settings.order == "ward" and self.init is None and draws.N > 1
         tree = self._link(draws) if links else self._split(len(self.sizes))
         if not settles:
             return tree

@@ -8,6 +8,7 @@ from typing import SupportsIndex
 
 # Sec. 4.1 of the paper: 1,281,167 ImageNet images carry 30,000 leaves, three leaves per node, ten nodes per root.
 LEAVES_PER_NODE, NODES_PER_ROOT = 3, 10
+FEWEST = 4  # images of a hierarchy
 # Images per leaf: 10 at 1,000 images and 42.7 at ImageNet's size; a power law through the two.
 SMALL_SET, SMALL_SET_PER_LEAF, GROWTH = 1_000, 10.0, 0.20286
 
@@ -35,8 +36,8 @@ def levels_by_number(N: int) -> Levels:
     if not isinstance(N, SupportsIndex):
         raise ValueError(f"N, the number of images, is {N!r}, but must be a whole number such as 1000")
     count = int(N)
-    if count < 4:
-        raise ValueError(f"a hierarchy needs at least 4 images, not {N!r}")
+    if count < FEWEST:
+        raise ValueError(f"a hierarchy needs at least {FEWEST} images, not {N!r}")
     per_leaf = max(2.0, SMALL_SET_PER_LEAF * (count / SMALL_SET) ** GROWTH)
     leaves = max(2, _two_digits(count / per_leaf))
     wanted = (
@@ -68,7 +69,7 @@ def check_levels(levels: Sequence[int], N: int | None = None) -> tuple[int, ...]
         if coarser >= finer:
             raise ValueError(f"levels must decrease from fine to coarse, but {coarser} follows {finer} in {sizes}")
     if N is not None and sizes[0] > N:
-        fitting = f"; {tuple(levels_by_number(N))} would fit" if N >= 4 else ""
+        fitting = f"; {tuple(levels_by_number(N))} would fit" if N >= FEWEST else ""
         raise ValueError(
             f"levels {sizes} ask for {sizes[0]} clusters of only {N} rows: there must be a row per cluster{fitting}"
         )
