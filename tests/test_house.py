@@ -180,6 +180,11 @@ def test_imports_stay_within_the_plan() -> None:
             assert other in MAY_IMPORT[room], f"{sorted(files)} import {other}; {room} may not"
 
 
+def test_paths_of_users_are_expanded_in_one_place() -> None:
+    """With `hirl.files.expanded`, as `Path.expanduser` raises for a folder named ~old."""
+    assert [file.name for file in PACKAGE.rglob("*.py") if "expanduser(" in file.read_text()] == ["files.py"]
+
+
 def test_no_name_means_two_things() -> None:
     """A public class or function of one name stands in one room only; every command has its `options` and `run`."""
     homes: dict[str, dict[str, str]] = {}

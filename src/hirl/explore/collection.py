@@ -35,6 +35,7 @@ from hirl.features.feature_files import check_row_count, images_of_paths, read_f
 from hirl.features.image_request import ImageRequest, request_images
 from hirl.features.open_encoder import Encoder, open_encoder
 from hirl.features.preprocessing import describe, find_device, preprocessing_for
+from hirl.files import expanded
 from hirl.hierarchy.levels import check_levels
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
@@ -203,7 +204,7 @@ def _open_source(
     if kind == "images" and data is not None:
         raise ValueError(f"data is {data!r}, but must not be given here: {subject} is itself a set of images")
     if kind == "features":
-        return _open_file(Path(subject).expanduser(), data, split)  # type: ignore[arg-type]
+        return _open_file(expanded(subject), data, split)  # type: ignore[arg-type]
     try:
         opened = open_encoder(subject if kind == "run" else encoder or DEFAULT_ENCODER, method=method)
     except NoWeights as error:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hirl.encoders.encoder_file import network_hash
-from hirl.files import Damaged, read_json, write_json
+from hirl.files import Damaged, expanded, read_json, write_json
 from hirl.hierarchy.path_steps import update_tree
 from hirl.hierarchy.tree import PrototypeTree
 
@@ -39,7 +39,7 @@ def files_below(root: str, files: Sequence[str]) -> list[str]:
     """Names of files relative to a folder, so that they are the same however the folder is named."""
     if not root:
         return list(files)
-    prefixes = (f"{root}/", f"{Path(root).expanduser()}/")
+    prefixes = (f"{root}/", f"{expanded(root)}/")
     return [next((file[len(prefix) :] for prefix in prefixes if file.startswith(prefix)), file) for file in files]
 
 

@@ -12,6 +12,7 @@ from hirl.explore.kept_tree import IMAGES
 from hirl.explore.work_folders import work_folder
 from hirl.features.feature_files import KINDS
 from hirl.features.open_encoder import WEIGHT_FILES, run_of_checkpoint
+from hirl.files import expanded
 from hirl.hierarchy.tree import is_tree
 from hirl.runs.folder import RunFolder
 
@@ -25,7 +26,7 @@ def subject_kind(subject: Any) -> Kind:
     if not isinstance(subject, str | os.PathLike):
         return "images"
     text = os.fspath(subject)
-    path = Path(text).expanduser()
+    path = expanded(text)
     if path.suffix.lower() in KINDS and not path.is_dir():
         return "features"
     if RunFolder(path).exists or run_of_checkpoint(path) is not None:

@@ -15,7 +15,7 @@ from typing import Any
 from hirl.data.sources.own_folders import OWNER
 from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.explore.kept_tree import LEAST_KNOWN, kept_files
-from hirl.files import read_json, write_json
+from hirl.files import expanded, read_json, write_json
 from hirl.runs.folder import RunFolder, folder_name
 
 
@@ -37,8 +37,8 @@ def work_folder(images: Any, encoder: Any = None) -> Path:
     For the encoder that a run started from, it is start-IMAGES in the folder of the run.
     """
     within, by = Path("runs"), _text(encoder, DEFAULT_ENCODER)
-    run = RunFolder(Path(by).expanduser().parent)
-    name, of_start = _text(images, "images"), run.exists and run.start_file == Path(by).expanduser()
+    run = RunFolder(expanded(by).parent)
+    name, of_start = _text(images, "images"), run.exists and run.start_file == expanded(by)
     if of_start:
         within = run.folder
 
@@ -78,7 +78,7 @@ def take_folder(folder: Path, images: Any, encoder: Any) -> None:
 
 def owner_of(images: Any, encoder: Any) -> Owner:
     by = _text(encoder, DEFAULT_ENCODER)
-    file = Path(by).expanduser()
+    file = expanded(by)
     return Owner(_full(_text(images, "images")), _full(by), file.stat().st_size if file.is_file() else None)
 
 
@@ -87,13 +87,13 @@ def _text(given: Any, otherwise: str) -> str:
 
 
 def _full(name: str) -> str:
-    path = Path(name).expanduser()
+    path = expanded(name)
     return str(path.resolve()) if path.exists() else name
 
 
 def _with_parent(name: str) -> str:
     """The name of a file or folder with that of its parent: other-small for other/small."""
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not path.exists() or not path.resolve().parent.name:
         return name
     return f"{folder_name(path.resolve().parent.name)}-{folder_name(name)}"
@@ -116,4 +116,4 @@ def _is_moved(owner: Owner, own: Owner, folder: Path, images: Path) -> bool:
     files = kept_files(folder)
     if Path(owner.images).exists() or not files:
         return not Path(owner.images).exists()
-    return sum((images.expanduser() / file).exists() for file in files) >= LEAST_KNOWN * len(files)
+    return sum((expanded(images) / file).exists() for file in files) >= LEAST_KNOWN * len(files)

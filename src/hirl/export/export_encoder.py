@@ -20,7 +20,7 @@ from hirl.export.timm_folder import write_timm
 from hirl.export.torch_export_file import write_torch_export
 from hirl.export.torchvision_file import write_torchvision
 from hirl.features.open_encoder import Encoder, open_encoder
-from hirl.files import check_replaceable
+from hirl.files import check_replaceable, expanded
 from hirl.methods.base import Method
 from hirl.runs.folder import RunFolder
 
@@ -135,7 +135,7 @@ def is_image_folder(source: Any) -> bool:
     """Whether a source is a folder of images, rather than a run or a Hugging Face folder."""
     if not isinstance(source, str | os.PathLike):
         return False
-    path = Path(source).expanduser()
+    path = expanded(source)
     return path.is_dir() and not RunFolder(path).exists and not is_hugging_face_folder(path)
 
 
