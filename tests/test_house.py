@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "encoders": {"files"},  # and no run
     "metrics": set(),
     "methods": {"data", "encoders", "ranks"},  # never the hierarchy: a method does not know that HIRL exists
-    "runs": {"config", "data", "encoders", "files", "hierarchy", "methods", "terminal"},
+    "runs": {"config", "data", "encoders", "files", "hierarchy", "methods", "ranks", "terminal"},
     "features": {
         "data", "encoders", "files", "hierarchy", "methods", "processes", "ranks", "runs", "signals", "terminal",
     },

@@ -147,6 +147,9 @@ class Reporter(Observer):
         self._warn(health.warnings)
         self._recent, self._epoch = _Throughput(), _Throughput()  # steps are timed without the tree
 
+    def on_tree_restored(self, tree: PrototypeTree) -> None:
+        self.tree_figures.measure(tree)  # the next tree is compared with it
+
     def on_epoch_end(self, epoch: int, step: int, means: dict[str, float], sample: list[Tensor]) -> None:
         line = f"epoch {epoch + 1}/{self.plan.epochs}: {_status(means, self._epoch)}"
         if (left := self._seconds_left(step)) is not None:

@@ -144,17 +144,17 @@ def test_accumulated_parts_are_the_same_step(coco: Coco, monkeypatch: pytest.Mon
 
 def test_mixed_precision_learns_boxes_as_they_are(coco: Coco, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bfloat16, coordinates above 512 are multiples of 4."""
-    seen: list[torch.dtype] = []
+    found_types: list[torch.dtype] = []
     assign = Proposals.assign_targets_to_anchors
 
     def noted(self: Proposals, anchors: list[Tensor], targets: Sequence[Any]) -> Any:
-        seen.extend(target["boxes"].dtype for target in targets)
+        found_types.extend(target["boxes"].dtype for target in targets)
         return assign(self, anchors, targets)
 
     monkeypatch.setattr(Proposals, "assign_targets_to_anchors", noted)
     for family in ("c4", "cascade"):
         detector = train(coco(), family, None, precision="bf16-mixed")
-        assert set(seen) == {torch.float32}
+        assert set(found_types) == {torch.float32}
         assert all(value.isfinite().all() for value in detector.parameters())
         assert {parameter.dtype for parameter in detector.parameters()} == {torch.float32}
 
