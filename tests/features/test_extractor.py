@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from hirl.data.loader import EvaluationLoader
 from hirl.data.sources import identity
 from hirl.data.sources.decode import DECODING
 from hirl.data.sources.identity import image_identity
-from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.data.views.normalisation import Normalisation, choose_normalisation
 from hirl.features import feature_cache
 from hirl.features.extractor import Extractor, extract_features
@@ -69,6 +70,44 @@ def features(
     return Extractor(encoder, preprocessing, FeatureCache(folder), progress=no_progress).features(images)
 
 
+def test_only_images_that_came_or_changed_are_computed(tmp_path: Path) -> None:
+    """And those that were known stay the same, wherever they are in the set now."""
+    pixels = torch.randint(256, (7, 20, 20, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)).numpy()
+    (tmp_path / "images").mkdir()
+    network, encoder = Mean(), partial(Encoder, sha256="a", description={})
+
+    def find() -> tuple[Tensor, list[tuple[int, int]]]:
+        calls: list[tuple[int, int]] = []
+        cache = FeatureCache(tmp_path / "cache", by_image=True)
+        extractor = Extractor(
+            encoder(name="mean", network=network), PLAIN, cache, progress=lambda _, *done: calls.append(done)
+        )
+        return extractor.features(open_images(tmp_path / "images")), calls
+
+    def draw(name: str, place: int) -> None:
+        Image.fromarray(pixels[place]).save(tmp_path / "images" / name)
+
+    for place, name in enumerate("bcdef"):
+        draw(f"{name}.png", place)
+    first, calls = find()
+    assert calls[-1] == (5, 5)
+    draw("a.png", 5)
+    (tmp_path / "images" / "c.png").unlink()
+    (tmp_path / "images" / "f.png").write_bytes(b"no image")
+    with pytest.warns(UserWarning, match=r"1 of the 5 images of .* could not be read"):
+        second, calls = find()
+    assert calls[-1] == (2, 2)
+    assert torch.equal(second[1:4], first[[0, 2, 3]])
+    assert second[4].isnan().all()
+    added = Subset(open_images(tmp_path / "images"), torch.tensor([0]))
+    torch.testing.assert_close(second[:1], features(None, network, added))
+    (tmp_path / "images" / "a.png").unlink()
+    with pytest.warns(UserWarning, match=r"1 of the 4 images of .* could not be read"):
+        third, calls = find()
+    assert calls == []  # nothing is new
+    assert torch.equal(third[:3], second[1:4])
+
+
 def test_the_second_time_they_are_read_from_disk(shapes: Shapes, tmp_path: Path) -> None:
     network = Mean()
     first = features(tmp_path / "features", network, shapes)
@@ -83,7 +122,7 @@ def test_features_that_cannot_be_kept_are_computed(
     shapes: Shapes, tmp_path: Path, read_only: Callable[[Path], None]
 ) -> None:
     read_only(tmp_path)
-    with pytest.warns(UserWarning, match=r"^features are not kept for the next time: .* cannot be written to$"):
+    with pytest.warns(UserWarning, match=r"^nothing is kept for the next time: .* cannot be written to$"):
         found = features(tmp_path / "features", Mean(), shapes)
     assert torch.equal(found, features(None, Mean(), shapes))
     assert not any((tmp_path / "features").iterdir())

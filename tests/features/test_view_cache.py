@@ -105,7 +105,7 @@ def test_features_that_cannot_be_kept_are_computed(
 ) -> None:
     expected = features(images, tmp_path / "kept")
     read_only(tmp_path / "not kept")
-    with pytest.warns(UserWarning, match="features are not kept for the next time"):
+    with pytest.warns(UserWarning, match="nothing is kept for the next time"):
         assert torch.equal(features(images, tmp_path / "not kept"), expected)
     assert not any((tmp_path / "not kept").iterdir())
 

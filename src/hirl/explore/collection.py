@@ -284,7 +284,7 @@ def _encode(
         if encoder.provenance is not None and progress is not no_progress:
             print(describe(encoder, preprocessing))
         make_folder()  # not before the images are found
-        cache = FeatureCache(folder)
+        cache = FeatureCache(folder, by_image=encoder.run is None)  # results of a run do not depend on its history
         extractor = Extractor(encoder, preprocessing, cache, method=method, progress=progress)
         if encoder.run is None or encoder.has_heads:
             return images, embed_images(extractor, images)

@@ -13,8 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from hirl.data.sources.identity import image_keys
 from hirl.data.sources.image_set import ImageSet
 from hirl.explore.collection import Collection
+from hirl.features.feature_cache import can_keep
 from hirl.files import CHECKSUM, atomic_write, read_json, verify, write_json
 
 DETAILS, THRESHOLD = "details.safetensors", "copy_threshold.json"
@@ -39,7 +41,7 @@ def kept_details(
         details[old] = stored[[known[keys[place]] for place in old]]
         if new:
             details[new] = compute([chosen[place] for place in new])
-    if new:
+    if new and can_keep(folder):
         _write(file, keys, details)
     return details
 
@@ -56,8 +58,8 @@ def kept_threshold(folder: Path | None, key: Sequence[object] | None, measure: C
     except (OSError, ValueError, KeyError, TypeError):
         pass
     threshold = measure()
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / THRESHOLD, {"key": digest, "threshold": threshold})
+    if can_keep(folder):
+        write_json(folder / THRESHOLD, {"key": digest, "threshold": threshold})
     return threshold
 
 
@@ -67,20 +69,6 @@ def threshold_key(collection: Collection, chosen: Sequence[int], size: int) -> l
     if not keys or collection.encoder is None:
         return None
     return [collection.encoder.sha256, size, collection.images.channels, *keys]
-
-
-def image_keys(images: ImageSet, chosen: Sequence[int]) -> list[str]:
-    """An identity per image; [] if they are not files."""
-    keys = []
-    for index in chosen:
-        path = Path(images.path(index))
-        try:
-            about = path.stat()
-        except OSError:
-            return []
-        name = f"{path.resolve()} {about.st_size} {about.st_mtime_ns} {images.channels}"
-        keys.append(hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:32])
-    return keys
 
 
 def _read(file: Path) -> tuple[dict[str, int], Tensor | None]:
@@ -102,7 +90,6 @@ def _read(file: Path) -> tuple[dict[str, int], Tensor | None]:
 def _write(file: Path, keys: Sequence[str], details: Tensor) -> None:
     from safetensors.torch import save_file
 
-    file.parent.mkdir(parents=True, exist_ok=True)
     names = torch.frombuffer(bytearray(" ".join(keys).encode()), dtype=torch.uint8)
     with atomic_write(file, checksum=True) as aside:
         save_file({"keys": names, "details": details}, aside, metadata={"about": f"{CHECKSUM} {FORMAT}"})

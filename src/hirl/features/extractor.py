@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from hirl import ranks
 from hirl.data.sources.escape import one_line
-from hirl.data.sources.identity import image_identity, is_identified
-from hirl.data.sources.image_set import ImageSet
+from hirl.data.sources.identity import image_identity, image_keys, is_identified
+from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
-from hirl.features.feature_cache import Allocate, FeatureCache, ImageFeatures, allocate_in_memory
+from hirl.features.feature_cache import Allocate, FeatureCache, ImageFeatures, KnownFeatures, allocate_in_memory
 from hirl.features.forward_pass import forward_pass
 from hirl.features.open_encoder import Encoder
 from hirl.features.preprocessing import Preprocessing, check_features
@@ -113,7 +113,9 @@ class Extractor:
             world = ranks.world()
             known = world.size > 1 and run_on_first(lambda: cache.find(kind, key) is not None)
             if world.rank == 0:
-                self._computed[kind, images] = cache.get_or_compute(kind, key, compute)
+                keys = partial(image_keys, images, range(len(images)))
+                cache = cache if world.size == 1 and kind == "features" else replace(cache, by_image=False)
+                self._computed[kind, images] = cache.get_or_compute(kind, key, compute, keys)
             elif known:  # the first process reads them
                 self._computed[kind, images] = ImageFeatures(torch.empty(0), torch.ones(len(images), dtype=torch.bool))
             else:
@@ -165,23 +167,32 @@ def extract_features(
     *,
     task: str,
     progress: Progress,
+    known: KnownFeatures | None = None,
 ) -> ImageFeatures:
-    """The network's output for every image in order, on the CPU.
+    """The network's output for every image in order, on the CPU; those of images that are `known` are copied.
 
     Each process takes its share; the first one gets all of them, the others get none.
     """
     world = ranks.world()
     features: Tensor | None = None
     readable = torch.zeros(len(images), dtype=torch.bool)
+    new = torch.ones(len(images), dtype=torch.bool)
+    if known is not None:
+        features = allocate((len(images), *known.features.rows.shape[1:]))
+        features[known.places] = known.features.rows.to(features.dtype)
+        readable[known.places], new[known.places] = known.features.readable, False
+    places = new.nonzero().flatten()
+    several = images if known is None else Subset(images, places)
     non_finite: list[int] = []
-    for index, rows, done in _gathered_outputs(network, images, preprocessing):
+    for found, rows, done in _gathered_outputs(network, several, preprocessing) if len(places) else ():
+        index = places[found]
         if world.rank == 0:
             if features is None:
                 features = allocate((len(images), *rows.shape[1:]))
             features[index] = rows.to(features.dtype)
             readable[index] = True
             non_finite += index[~features[index].flatten(1).isfinite().all(1)].tolist()
-            progress(task, done, len(images))
+            progress(task, done, len(places))
     if world.rank > 0:
         return ImageFeatures(torch.empty(0), torch.ones(len(images), dtype=torch.bool))
     assert features is not None  # a loader has at least one image

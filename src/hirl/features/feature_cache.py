@@ -38,6 +38,13 @@ class ImageFeatures(NamedTuple):
     readable: Tensor  # (N,) bool
 
 
+class KnownFeatures(NamedTuple):
+    """Features of some images of a set, from an earlier state of it."""
+
+    places: Tensor  # (n,) of the images in the set
+    features: ImageFeatures  # theirs
+
+
 def allocate_in_memory(shape: Sequence[int]) -> Tensor:
     """A tensor in single precision, or if it is large in half precision."""
     return torch.empty(*shape, dtype=torch.float16 if is_large(shape) else torch.float32)
@@ -53,9 +60,13 @@ def is_large(shape: Sequence[int]) -> bool:
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """One safetensors file per key; large features go into a .npy beside it; without a folder nothing is cached."""
+    """One safetensors file per key; large features go into a .npy beside it; without a folder nothing is cached.
+
+    by_image: features are also found by the keys of single images, for a set of files of which some come, go or change
+    """
 
     folder: Path | None
+    by_image: bool = False
 
     def file(self, kind: str, key: dict[str, Any]) -> tuple[Path, str]:
         """The file of a key, and the description that must stand in it."""
@@ -68,13 +79,18 @@ class FeatureCache:
         return None if self.folder is None else _read(*self.file(kind, key))
 
     def get_or_compute(
-        self, kind: str, key: dict[str, Any], compute: Callable[[Allocate], ImageFeatures]
+        self,
+        kind: str,
+        key: dict[str, Any],
+        compute: Callable[..., ImageFeatures],
+        image_keys: Callable[[], Sequence[str]] = tuple,
     ) -> ImageFeatures:
         """The features cached for this key, else those that `compute` gives.
 
         kind: "features" or "representations"; the start of the file's name
         key: everything they depend on, as plain data
-        compute: takes a function that makes the tensor to write the features to
+        compute: takes a function that makes the tensor to write the features to, and perhaps `known`, `KnownFeatures`
+        image_keys: gives a key for each image, as `hirl.data.sources.identity.image_keys` does, or none; for `by_image`
         """
         if self.folder is None:
             return compute(allocate_in_memory if kind == "features" else allocate_in_single_precision)
@@ -86,24 +102,65 @@ class FeatureCache:
         if not can_keep(self.folder):
             return FeatureCache(None).get_or_compute(kind, key, compute)
         file, about = self.file(kind, key)
+        keys = image_keys() if self.by_image else ()
+        earlier = self._earlier(kind, key, keys) if keys else None
         with _on_disk(_rows_file(file)) as mapped:
-            features = compute(mapped if kind == "features" else allocate_in_single_precision)
+            allocate = mapped if kind == "features" else allocate_in_single_precision
+            features = compute(allocate) if earlier is None else compute(allocate, known=earlier)
             on_disk = features.rows.dtype == torch.float16
             tensors = {"readable": features.readable}
+            if keys:
+                tensors["image_keys"] = _packed(keys)
             if not on_disk:
                 tensors["features"] = features.rows.contiguous()
         with atomic_write(file, checksum=True) as aside:
             save_file(tensors, aside, metadata={"about": f"{CHECKSUM} {about}"})
         return ImageFeatures(map_rows(_rows_file(file)), features.readable) if on_disk else features
 
+    def _earlier(self, kind: str, key: dict[str, Any], image_keys: Sequence[str]) -> KnownFeatures | None:
+        """What the newest file for other images has of these; None if it has nothing.
+
+        Only the newest: whoever adds images one by one leaves many files.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        assert self.folder is not None
+        wanted = json.loads(self.file(kind, key)[1]) | {"images": None}
+        files = sorted(self.folder.glob(f"{kind}-*.safetensors"), key=lambda file: file.stat().st_mtime_ns)
+        for file in reversed(files):
+            try:
+                with safe_open(file, framework="pt") as opened:
+                    about = (opened.metadata() or {}).get("about", "").partition(" ")[2]
+                    if json.loads(about) | {"images": None} != wanted:
+                        continue
+                    packed = opened.get_tensor("image_keys")
+            except (SafetensorError, OSError, ValueError):  # damaged, or without keys
+                continue
+            features = _read(file, about)
+            if features is None:
+                return None
+            rows = {bytes(one): row for row, one in enumerate(packed.numpy())}
+            pairs = [(place, rows.get(bytes.fromhex(one))) for place, one in enumerate(image_keys)]
+            known = torch.tensor([(place, row) for place, row in pairs if row is not None], dtype=torch.int64)
+            if not len(known):
+                return None
+            places, kept = known.unbind(1)
+            return KnownFeatures(places, ImageFeatures(features.rows[kept], features.readable[kept]))
+        return None
+
+
+def _packed(image_keys: Sequence[str]) -> Tensor:
+    """(N, bytes) of keys in hexadecimal digits."""
+    return torch.frombuffer(bytearray.fromhex("".join(image_keys)), dtype=torch.uint8).view(len(image_keys), -1)
+
 
 def can_keep(folder: Path) -> bool:
-    """Make the folder; False, with a warning, if nothing can be written there. Asked before features are computed."""
+    """Make the folder; False, with a warning, if nothing can be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         check_parent(folder / "features")
     except (OSError, ValueError):
-        warnings.warn(f"features are not kept for the next time: {str(folder)!r} cannot be written to", stacklevel=2)
+        warnings.warn(f"nothing is kept for the next time: {str(folder)!r} cannot be written to", stacklevel=2)
         return False
     return True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,20 @@ def image_identity(images: ImageSet) -> dict[str, Any]:
     if images.pixels is None:
         found["decoding"] = DECODING
     return found
+
+
+def image_keys(images: ImageSet, chosen: Iterable[int]) -> list[str]:
+    """A key for each of the chosen images, by its file's path, size and time; [] if one of them is not a file."""
+    keys = []
+    for index in chosen:
+        path = Path(images.path(index))
+        try:
+            about = path.stat()
+        except OSError:
+            return []
+        name = f"{path.resolve()} {about.st_size} {about.st_mtime_ns} {images.channels}"
+        keys.append(hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:32])
+    return keys
 
 
 def is_identified(identity: Mapping[str, Any]) -> bool:
