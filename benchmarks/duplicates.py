@@ -68,7 +68,7 @@ def measure(source: str, encoder: str | None, count: int) -> str:
             collection = open_collection(encoder, folder, quiet=True)
             threshold = measure_threshold(collection)
         found: Counter[str] = Counter()
-        for group in find_duplicates(collection, threshold):
+        for group in find_duplicates(collection, threshold).groups:
             for copy in group.copies:
                 pair = sorted((Path(collection.paths[image]).name for image in (group.keep, copy.image)), reverse=True)
                 kind, original = planted.get(pair[0], ("others", ""))

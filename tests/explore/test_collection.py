@@ -134,7 +134,7 @@ def test_few_images_and_many_copies_have_a_tree(which: list[int], levels: tuple[
     collection = open_collection(tmp_path / "features.npy", tmp_path / "photos", quiet=True)
     assert collection.tree.levels == levels
     assert collection.tree.count == len(which)
-    groups = find_duplicates(collection, 0.99)
+    groups = find_duplicates(collection, 0.99).groups
     assert sum(len(group.copies) for group in groups) == len(which) - len(set(which))
 
 

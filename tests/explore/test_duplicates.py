@@ -65,14 +65,14 @@ def test_copies_are_found_and_nothing_else(runs: dict[str, Run], pictures: Path)
     threshold = measure_threshold(collection, device="cpu")
     assert 0.5 < threshold < 1
     assert threshold == measure_threshold(collection, device="cpu")
-    found = names(find_duplicates(collection, threshold), collection.paths)
+    found = names(find_duplicates(collection, threshold).groups, collection.paths)
     assert found == {
         "03 copy.png": [("03.png", "bytes"), ("zz.png", "bytes")],
         "05 other file.bmp": [("05.png", "pixels")],
         "08.png": [("08 small.jpg", "near")],
         "11 large.png": [("11 bright.png", "near"), ("11.png", "near")],
     }
-    assert names(find_duplicates(collection, 1.0), collection.paths).keys() <= found.keys()
+    assert names(find_duplicates(collection, 1.0).groups, collection.paths).keys() <= found.keys()
 
 
 def test_copies_are_found_whatever_the_encoder_makes_of_them(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_copies_are_found_whatever_the_encoder_makes_of_them(tmp_path: Path) -> 
     features[COUNT + 5] = features[COUNT + 6]  # of the blank ones: by name they stand behind the numbers
     np.save(tmp_path / "features.npy", features)
     collection = open_collection(tmp_path / "features.npy", folder, quiet=True)
-    found = names(find_duplicates(collection, 0.99), collection.paths)
+    found = names(find_duplicates(collection, 0.99).groups, collection.paths)
     assert found == {
         "04.png": [("04 cropped.png", "near")],
         "09.png": [("09 cropped.png", "near")],
@@ -106,7 +106,7 @@ def test_copies_are_found_whatever_the_encoder_makes_of_them(tmp_path: Path) -> 
         "21.png": [("21 cropped.png", "near")],
         "blank.png": [("blank, another file.png", "pixels")],
     }
-    groups = find_duplicates(collection, 0.99)
+    groups = find_duplicates(collection, 0.99).groups
     near = [copy for group in groups for copy in group.copies if copy.kind == "near"]
     assert {copy.by for copy in near} == {"details"}
     assert all(copy.details >= 0.98 and copy.cosine < 0.99 for copy in near)
@@ -178,7 +178,7 @@ def test_many_frames_of_one_camera_need_no_list_of_pairs(chunk: int, monkeypatch
     monkeypatch.setattr(duplicates, "CHUNK", chunk)
     collection: Any = SimpleNamespace(images=images, features=torch.ones(len(details), 4), cache=None)
     tracemalloc.start()
-    (group,) = find_duplicates(collection, None)
+    (group,) = find_duplicates(collection, None).groups
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (group.keep, [copy.image for copy in group.copies]) == (0, list(range(1, frames + 1)))

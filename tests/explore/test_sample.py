@@ -137,7 +137,7 @@ def test_the_command_says_how_many_copies_there_are(
     line = ["sample", str(tmp_path / "features.npy"), "--data", str(tmp_path / "photos"), "--levels", "4", "2"]
     assert main([*line, "--out", str(tmp_path / "list.txt")]) == 0
     shown = capsys.readouterr().out
-    assert "9 of 25 images are copies of others and are not chosen" in shown
+    assert "9 of 25 images are copies of others, or links to them, and are not chosen" in shown
     assert ("by files and details alone" in shown) == confused
     assert "Wrote 16 of 25 images" in shown
 

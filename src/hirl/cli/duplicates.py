@@ -36,9 +36,8 @@ def options(parser: Parser) -> None:
 def run(config: Namespace) -> None:
     from hirl.explore.copy_threshold import measure_threshold
     from hirl.explore.duplicate_lists import COLUMNS, dropped, duplicate_lists, duplicate_rows
-    from hirl.explore.duplicates import INDISTINCT, Kind, check_threshold, find_any_duplicates, find_duplicates
+    from hirl.explore.duplicates import INDISTINCT, Kind, check_threshold, find_duplicates
     from hirl.explore.file_lists import KINDS, check_list, write_list
-    from hirl.explore.same_file import other_paths
     from hirl.terminal.progress import progress_bars
 
     if config.threshold is not None:
@@ -61,17 +60,17 @@ def run(config: Namespace) -> None:
         threshold, why = config.threshold, f"Threshold {config.threshold} as given"
     print(why)
     with progress_bars() as progress:
-        if config.threshold is None:
-            groups, by_features = find_any_duplicates(collection, threshold, progress=progress)
-        else:  # the message names the option
-            groups, by_features = find_duplicates(collection, threshold, progress=progress), True
-        why += "" if by_features else f". Copies are found by files and details alone, {INDISTINCT}"
+        measured = config.threshold is None  # or the threshold as given decides whether features tell images apart
+        groups, links, by_features = find_duplicates(collection, threshold, fall_back=measured, progress=progress)
+        if not by_features:
+            why = f"Copies are found by files and details alone, {INDISTINCT}"
         rows = duplicate_rows(collection, groups)
         lists = duplicate_lists(rows)
         if not only_list:
-            _write_page(collection, groups, lists, folder, why, overwrite=config.overwrite, progress=progress)
+            about = f"{why}. {_rules(by_features=by_features)}"
+            _write_page(collection, groups, lists, folder, about, overwrite=config.overwrite, progress=progress)
     if not by_features:
-        print(f"Copies are found by files and details alone, {INDISTINCT}")
+        print(why)
     kinds: list[str] = [copy.kind for group in groups for copy in group.copies]
     alone = sum(copy.kind == "near" and copy.by == "details" for group in groups for copy in group.copies)
     counts = ", ".join(f"{kind} {kinds.count(kind):,}" for kind in get_args(Kind))
@@ -80,8 +79,8 @@ def run(config: Namespace) -> None:
     print(
         f"{len(kinds):,} of {len(collection):,} images repeat another one ({counts}), in {len(groups):,} group{several}"
     )
-    if links := len(other_paths(collection.images)):
-        print(f"{links:,} of them left out: links to the file of another image, or other paths to it")
+    if links:
+        print(f"{len(links):,} of them left out: links to the file of another image, or other paths to it")
     if only_list:
         write_list(config.out, dropped(rows) if config.out.suffix.lower() == ".txt" else rows, COLUMNS)
         print(f"Written to {config.out}")
@@ -90,19 +89,32 @@ def run(config: Namespace) -> None:
     print(f"Page, groups.csv, groups.json{note} written to {folder}. {page_address(folder)}")
 
 
+def _rules(*, by_features: bool) -> str:
+    """What makes near duplicates, for the page."""
+    from hirl.explore.duplicates import AGREEMENT, CERTAIN
+
+    certain = f"agree in their details by at least {CERTAIN}"
+    rule = f"Near duplicates {certain}."
+    if by_features:
+        rule = (
+            f"Near duplicates reach it and agree in their details by at least {AGREEMENT}; or they {certain}, whatever "
+            "the cosine, and show that figure instead of it."
+        )
+    return f"{rule} One image of each group is marked keep."
+
+
 def _write_page(
     collection: Collection,
     groups: list[DuplicateGroup],
     lists: dict[str, Rows | None],
     folder: Path,
-    why: str,
+    about: str,
     *,
     overwrite: bool,
     progress: Progress,
 ) -> None:
     """Write the page of the groups, with the lists in the same folder."""
     from hirl.explore.duplicate_lists import COLUMNS, duplicate_gallery
-    from hirl.explore.duplicates import AGREEMENT, CERTAIN
     from hirl.explore.file_lists import check_unchanged, write_list
     from hirl.explore.gallery_page import Gallery, write_gallery
     from hirl.explore.page import page_folder
@@ -112,11 +124,6 @@ def _write_page(
             check_unchanged(folder / file, rows, COLUMNS)
     copies = sum(len(group.copies) for group in groups)
     facts = [f"{len(groups):,} groups", f"{copies:,} of {len(collection):,} images are copies"]
-    about = (
-        f"{why}. Near duplicates reach it and agree in their details by at least {AGREEMENT}; or they agree in their "
-        f"details by at least {CERTAIN}, whatever the cosine, and show that figure instead of it. One image of each "
-        "group is marked keep."
-    )
     title = f"{collection.name} · duplicates"
     with page_folder(folder, *lists) as aside:
         gallery = Gallery(title, "Duplicates", duplicate_gallery(collection, groups), facts, about)

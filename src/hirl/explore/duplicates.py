@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -76,52 +76,55 @@ def check_threshold(threshold: float) -> None:
         raise ValueError(f"threshold is {threshold}, but must be a cosine, between -1 and 1")
 
 
+class Duplicates(NamedTuple):
+    """The groups of copies, the largest first; other paths to the file of an image, which are left out."""
+
+    groups: list[DuplicateGroup]
+    links: set[int]
+    by_features: bool  # whether features were compared
+
+
 def find_duplicates(
-    collection: Collection, threshold: float | None, *, progress: Progress = no_progress
-) -> list[DuplicateGroup]:
-    """Groups of copies, the largest first. Each keeps an image in colour if any, then of most pixels, then most bytes.
+    collection: Collection, threshold: float | None, *, fall_back: bool = False, progress: Progress = no_progress
+) -> Duplicates:
+    """Groups of copies. Each keeps an image in colour if any, then of most pixels, then most bytes.
 
     Every image of a group is a copy of the kept one itself, not only of another copy. Without a threshold, features are
-    not compared.
+    not compared. If they do not tell images apart, Indistinct is raised, or with `fall_back` they are not compared.
     """
     if threshold is not None:
         check_threshold(threshold)
     images = collection.images
-    without = other_paths(images)
-    same_bytes = _same_bytes(images, without)
-    firsts = [image for image in range(len(images)) if image not in without and same_bytes.get(image, image) == image]
-    pairs = {} if threshold is None else _pairs(collection.features, firsts, threshold, progress)
+    links = other_paths(images)
+    same_bytes = _same_bytes(images, links)
+    firsts = [image for image in range(len(images)) if image not in links and same_bytes.get(image, image) == image]
+    try:
+        pairs = None if threshold is None else _pairs(collection.features, firsts, threshold, progress)
+    except Indistinct:
+        if not fall_back:
+            raise
+        pairs = None
     compute = partial(_all_details, images, progress=progress)
     details = kept_details(collection.cache, images, firsts, compute)
     rows = {image: row for row, image in enumerate(firsts)}
     near: dict[int, dict[int, float]] = defaultdict(dict)
-    for (a, b), cosine in pairs.items():
+    for (a, b), cosine in (pairs or {}).items():
         one, other = details[rows[a]], details[rows[b]]
         # Blank images have no details to compare, but may have the same pixels.
         if not one.any() or not other.any() or _agreement(one, other) >= AGREEMENT:
             near[a][b] = near[b][a] = cosine
     certain = _has_certain_copy(details, progress).nonzero().flatten().tolist()
-    candidates = sorted({*near, *(firsts[row] for row in certain)})
-    pixel_stats = {image: _pixel_stats(images, image) for image in candidates}
-    return _groups(images, same_bytes, _Candidates(collection.features, details, rows, near, pixel_stats))
+    pixel_stats = {image: _pixel_stats(images, image) for image in sorted({*near, *(firsts[row] for row in certain)})}
+    candidates = _Candidates(collection.features, details, rows, near, pixel_stats)
+    return Duplicates(_groups(images, same_bytes, candidates, progress), links, pairs is not None)
 
 
-def find_any_duplicates(
-    collection: Collection, threshold: float, *, progress: Progress = no_progress
-) -> tuple[list[DuplicateGroup], bool]:
-    """As `find_duplicates`, but without features if they do not tell images apart; and whether they were compared."""
-    try:
-        return find_duplicates(collection, threshold, progress=progress), True
-    except Indistinct:
-        return find_duplicates(collection, None, progress=progress), False
-
-
-def _same_bytes(images: ImageSet, without: set[int]) -> dict[int, int]:
+def _same_bytes(images: ImageSet, links: set[int]) -> dict[int, int]:
     """The first file with the same bytes, for every file that has a byte-for-byte copy (itself for the first)."""
     by_size: dict[int, list[int]] = defaultdict(list)
     for index in range(len(images)):
         path = Path(images.path(index))
-        if index not in without and path.is_file():
+        if index not in links and path.is_file():
             by_size[path.stat().st_size].append(index)
     first: dict[int, int] = {}
     for alike in by_size.values():
@@ -257,7 +260,9 @@ class _Candidates:
         return Copy(image, "pixels" if same else "near", cosine, agreement) if same or agreement >= AGREEMENT else None
 
 
-def _groups(images: ImageSet, same_bytes: dict[int, int], candidates: _Candidates) -> list[DuplicateGroup]:
+def _groups(
+    images: ImageSet, same_bytes: dict[int, int], candidates: _Candidates, progress: Progress
+) -> list[DuplicateGroup]:
     """Groups around the best image each: the best of all takes its copies, then the best of the rest, and so on."""
     repeats: dict[int, list[int]] = defaultdict(list)
     for image, first in same_bytes.items():
@@ -273,6 +278,7 @@ def _groups(images: ImageSet, same_bytes: dict[int, int], candidates: _Candidate
     waiting = sorted({*pixel_stats, *repeats}, key=rank)
     taken: set[int] = set()
     groups = []
+    count = len(waiting)
     while waiting:
         block = waiting[: max(1, CHUNK // len(waiting))]
         for best, certain in zip(block, candidates.certain(block, waiting), strict=True):
@@ -281,12 +287,14 @@ def _groups(images: ImageSet, same_bytes: dict[int, int], candidates: _Candidate
             taken.add(best)
             copies = [Copy(image, "bytes", 1.0) for image in repeats.get(best, [])]
             others = {waiting[place] for place in certain.nonzero().flatten().tolist()}
-            others = (others | candidates.near.get(best, {}).keys()) & pixel_stats.keys() - taken
-            found = [candidates.copy(best, other) for other in (others if best in pixel_stats else ())]
+            others |= candidates.near.get(best, {}).keys()
+            known = [one for one in others if one in pixel_stats and one not in taken] if best in pixel_stats else []
+            found = [candidates.copy(best, other) for other in known]
             for copy in sorted(filter(None, found), key=lambda copy: (-copy.cosine, copy.image)):
                 taken.add(copy.image)
                 copies += [replace(copy, image=image) for image in (copy.image, *repeats.get(copy.image, []))]
             if copies:
                 groups.append(DuplicateGroup(best, tuple(copies)))
         waiting = [image for image in waiting if image not in taken]
+        progress("grouping copies", count - len(waiting), count)
     return sorted(groups, key=lambda group: (-len(group.copies), group.keep))

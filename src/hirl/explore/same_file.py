@@ -13,7 +13,7 @@ from hirl.data.sources.image_set import ImageSet
 
 
 def other_paths(images: ImageSet) -> set[int]:
-    """The images whose file is also that of another image, which is the file itself rather than a link if any is."""
+    """All images but one of each file that several paths lead to; the file itself is left, if it is among them."""
     candidates: dict[tuple[int, int], list[int]] = defaultdict(list)
     for index in range(len(images)):
         try:

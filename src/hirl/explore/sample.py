@@ -15,8 +15,7 @@ from torch import Tensor
 
 from hirl.explore.collection import Collection
 from hirl.explore.copy_threshold import measure_threshold
-from hirl.explore.duplicates import INDISTINCT, find_any_duplicates
-from hirl.explore.same_file import other_paths
+from hirl.explore.duplicates import INDISTINCT, find_duplicates
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.terminal.progress import Progress, no_progress
 
@@ -35,11 +34,11 @@ def without_copies(
     threshold = SAME
     if collection.encoder is not None:
         threshold = measure_threshold(collection, device=device, progress=progress)
-    groups, by_features = find_any_duplicates(collection, threshold, progress=progress)
-    how = "as hirl duplicates finds them" if by_features else f"by files and details alone, {INDISTINCT}"
+    found = find_duplicates(collection, threshold, fall_back=True, progress=progress)
+    how = "as hirl duplicates finds them" if found.by_features else f"by files and details alone, {INDISTINCT}"
     different = torch.ones(len(collection), dtype=torch.bool)
-    different[[copy.image for group in groups for copy in group.copies]] = False
-    different[list(other_paths(collection.images))] = False
+    different[[copy.image for group in found.groups for copy in group.copies]] = False
+    different[list(found.links)] = False
     return different.nonzero().flatten(), how
 
 
@@ -67,7 +66,7 @@ def sample_images(
     if size > len(images):
         raise ValueError(
             f"size is {size}, but must be at most {len(images):,}: of the {len(collection):,} readable images, the "
-            f"other {len(collection) - len(images):,} are copies of these"
+            f"other {len(collection) - len(images):,} are copies of these, or links to them"
         )
     tree, leaves = collection.tree, collection.tree.leaves[images]
     rows = F.normalize(collection.z[0][images].float(), dim=1)
