@@ -87,6 +87,9 @@ def compute_or_load_views(
     key: dict[str, Any] = {"format": FORMAT, "encoder": sha256, "images": _identity(images), "size": size}
     key |= {"view": None if view is None else asdict(view), "count": count, "mean": mean, "std": std}
     name = hashlib.sha256(json.dumps(key, sort_keys=True, default=str).encode()).hexdigest()[:20]
+    kept = None if os.access(folder, os.W_OK) else _read(folder / f"{name}.npy")
+    if kept is not None:
+        return CachedViews(kept, ~kept[:, 0, 0].isnan())
     with _writable(folder) as place, _locked(place / f"{name}.lock"):
         file = place / f"{name}.npy"
         rows = _read(file)
@@ -123,14 +126,16 @@ def _identity(images: ImageSet) -> dict[str, Any]:
 def _read(file: Path) -> Tensor | None:
     """The rows in the file, mapped; None if it is missing or damaged, and then removed."""
     try:
-        os.utime(file)  # before it is read for seconds: other processes delete the oldest
+        with suppress(PermissionError):
+            os.utime(file)  # before it is read for seconds: other processes delete the oldest
         verify(file, required=True)
         return map_rows(file)
     except FileNotFoundError:
         return None
     except Damaged as error:
         warnings.warn(f"{error}; the features are computed again", stacklevel=3)
-        file.unlink(missing_ok=True)
+        with suppress(PermissionError):
+            file.unlink(missing_ok=True)
         return None
 
 

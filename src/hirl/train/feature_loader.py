@@ -77,6 +77,7 @@ class FeatureLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         order = permutation(self.seed, self.epoch, len(self.cached.readable))
+        _ = self.partners if self.neighbours else None  # found now: the search is no waiting for data
         for number in range(self.start_batch, len(self)):
             start = perf_counter()
             share = np.array_split(order[number * self.batch_size :][: self.batch_size], self.world_size)[self.rank]

@@ -130,6 +130,7 @@ def start_features(
             **data.reading(settings),
         )
 
+    found = None
     with stop_signals() as should_stop:
         stopped = "stopped before the first epoch"
         if fabric.is_global_zero:
@@ -141,7 +142,7 @@ def start_features(
                         bars(task, done, total)
                         report(task, done, total)
 
-                    compute(begin=_begin(announce, report), progress=progress, should_stop=should_stop)
+                    found = compute(begin=_begin(announce, report), progress=progress, should_stop=should_stop)
             except Stopped as error:
                 stopped = str(error)
         stop = bool(ranks.world().max(torch.tensor(float(should_stop()))))
@@ -149,7 +150,7 @@ def start_features(
             announce(f"{stopped}; the same command continues")
             fabric.barrier()  # a launcher that sees another process end may kill the first one
             raise Stopped
-    found = compute()
+    found = compute() if found is None else found
     if fabric.is_global_zero and not len(data.skipped):  # features of an earlier run: it alone has met the bad images
         _note_unreadable(data, found.readable)
     return found
