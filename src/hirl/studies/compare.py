@@ -1,7 +1,8 @@
 """Base and HIRL arms side by side: trained from the same recipes and seeds, evaluated alike, in the paper's tables.
 
 A comparison is a folder of runs. Finished runs are kept, so the same call continues after any stop. All arms of one
-seed are equal to the bit until their first tree, so stage one is trained once, by the baseline.
+seed are equal to the bit until their first tree, so stage one is trained once, by the baseline; not if an arm pairs
+neighbours and the baseline does not.
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ def compare(
     }
     comparison = _Comparison(data, folder, options, made, every, labels, tasks, evaluation_data, test_data, accelerator)
     asked = hashlib.sha256(repr((tasks, evaluation_data, test_data)).encode()).hexdigest()[:8]
-    processes = count_processes(accelerator, devices="auto", nodes=1)
+    processes = max(
+        count_processes(accelerator, devices=given.get("devices", "auto"), nodes=given.get("nodes", 1))
+        for given in options.values()
+    )
 
     def is_done(place: str) -> bool:
         return (folder / f".{place}.{asked}").exists()
@@ -166,12 +170,16 @@ def _trained(
 ) -> Run:
     """Train one arm: the baseline keeps its states of all arms' first trees, and they start from it."""
     more: dict[str, Any] = {}
+
+    def neighbours(arm: ResolvedHierarchy | None) -> float:
+        return neighbours_of(options.get("neighbours"), options["method"], arm)
+
     if hierarchy is None:
-        more["fork_at"] = tuple(sorted({arm.start_epoch for arm in arms if arm is not None} - {0}))
-    elif base is not None and fork_file(base, hierarchy.start_epoch) is not None:
-        neighbours = neighbours_of(options.get("neighbours"), options["method"], hierarchy)
-        if base.config["neighbours"] == neighbours:  # or the baseline's first epochs are not those of this arm
-            more["stage_one"] = base.folder
+        later = {arm.start_epoch for arm in arms if arm is not None and neighbours(arm) == neighbours(None)}
+        more["fork_at"] = tuple(sorted(later - {0}))
+    # With other neighbours the baseline's first epochs are not those of this arm.
+    elif base and neighbours(hierarchy) == neighbours(None) and fork_file(base, hierarchy.start_epoch):
+        more["stage_one"] = base.folder
     method = options["method"].unbuilt_copy()
     return pretrain(data, **{**options, "method": method, "hierarchy": hierarchy, "out": place} | more)
 

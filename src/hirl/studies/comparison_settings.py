@@ -12,11 +12,11 @@ from hirl.evals.base import Evaluation
 from hirl.evals.labels import check_labels
 from hirl.evals.subject import check_images_named
 from hirl.features.image_request import ImageRequest
-from hirl.hierarchy.settings import Hierarchy, HierarchyDefaults, ResolvedHierarchy
+from hirl.hierarchy.settings import Hierarchy, ResolvedHierarchy
 from hirl.studies.arms import make_arms
-from hirl.train.adaptation_defaults import TRAINED_START_SHARE
 from hirl.train.checks import check_sizes
-from hirl.train.resolve import EPOCHS, hierarchy_defaults
+from hirl.train.resolve import EPOCHS, hierarchy_defaults, start_share
+from hirl.train.start import open_heads
 
 
 def check_comparison(
@@ -81,8 +81,10 @@ def resolved_arms(
     """HIRL's settings of every arm of a recipe, checked against the images before anything is trained."""
     hierarchy: Hierarchy = options["hierarchy"]
     epochs, unfreeze = options["epochs"], options.get("unfreeze", 0)
-    share = TRAINED_START_SHARE if unfreeze else HierarchyDefaults.start_share
-    defaults = hierarchy_defaults(options["method"], unfreeze, start_share=share)
+    method, encoder = options["method"], options.get("encoder")
+    with_heads = encoder is not None and open_heads(encoder, method) is not None
+    share = start_share(unfreeze, with_heads=with_heads)
+    defaults = hierarchy_defaults(method, unfreeze, start_share=share)
     own = hierarchy.resolve(len(images), epochs, defaults)
     resolved: dict[str, ResolvedHierarchy | None] = {}
     try:

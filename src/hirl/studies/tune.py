@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from hirl import ranks
 from hirl.config.signatures import passes_options_to
 from hirl.data.loader import Loader
 from hirl.data.sources import open_in_memory
 from hirl.data.sources.image_set import Subset
 from hirl.files import read_json, write_json
-from hirl.hierarchy.levels import check_levels, levels_by_number
+from hirl.hierarchy.levels import FEWEST, check_levels, levels_by_number
 from hirl.hierarchy.settings import Hierarchy
 from hirl.hierarchy.tree import PrototypeTree
 from hirl.methods.base import Method
@@ -39,7 +40,6 @@ from hirl.train.machine import read_machine
 from hirl.train.pretrain import pretrain
 
 HELD_OUT = 8000  # images, as in the paper; at most a fifth of all
-FEWEST_IMAGES = 4  # to train on, as `levels_by_number` needs
 NEGATIVES = (100, 1000)
 LOSSES = "losses.json"
 Choice = tuple[tuple[int, ...], int]  # levels, negatives
@@ -81,9 +81,9 @@ def tune(
     count = held_out if held_out is not None else min(HELD_OUT, len(images) // 5)
     if not 1 <= count < len(images):
         raise ValueError(f"held_out is {count}, but must be at least 1 and below the {len(images)} images")
-    if levels is None and len(images) - count < FEWEST_IMAGES:
+    if levels is None and len(images) - count < FEWEST:
         raise ValueError(
-            f"held_out is {count}, but must leave at least {FEWEST_IMAGES} of the {len(images):,} images to train on"
+            f"held_out is {count}, but must leave at least {FEWEST} of the {len(images):,} images to train on"
         )
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(images)))
     held, kept = (Subset(images, part.sort().values) for part in (order[:count], order[count:]))
@@ -168,9 +168,10 @@ def held_out_loss(
     sums = torch.zeros(3, dtype=torch.float64)
     last = trained.step - 1
     loader = Loader(images, views, seed=seed, shuffle=False, device=where, **batches)
-    for number, batch in enumerate(loader):
-        losses = joint(batch.views, batch.masks, batch.index, last, number)
-        sums += len(batch) * torch.stack((losses.total, losses.image, losses.spd)).cpu().double()
+    with ranks.alone():  # every process passes all batches, so that losses do not depend on their number
+        for number, batch in enumerate(loader):
+            losses = joint(batch.views, batch.masks, batch.index, last, number)
+            sums += len(batch) * torch.stack((losses.total, losses.image, losses.spd)).cpu().double()
     joint_loss, image, spd = (sums / len(images)).tolist()
     found = {"joint": joint_loss, "image": image, "spd": spd, "step": trained.step, "images": len(images)}
     write_json(file, found)

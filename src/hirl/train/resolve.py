@@ -53,8 +53,7 @@ def _with_arguments(given: GivenSettings, method: Method, data: TrainingImages, 
     size = data.images.default_size
     if given.image_size is None and start is not None and (method.has_adapter or given.unfreeze):
         size = start.encoder.size_for(_side_for_start(given, data))
-    trained = bool(given.unfreeze) or (start is not None and start.heads is not None)
-    share = TRAINED_START_SHARE if trained else HierarchyDefaults.start_share
+    share = start_share(given.unfreeze, with_heads=start is not None and start.heads is not None)
     return _filled(given, Choices(method, size, min(BATCH_SIZE, len(data)), EPOCHS, EQ_4_WEIGHT, share))
 
 
@@ -127,6 +126,11 @@ def _settings(
         resolved |= {"mean": given.mean or start.encoder.mean, "std": given.std or start.encoder.std}
     resolved["neighbours"] = neighbours_of(given.neighbours, choices.method, hierarchy)
     return Settings(**vars(given) | resolved)
+
+
+def start_share(unfreeze: Blocks, *, with_heads: bool) -> float:
+    """The share of the epochs before the first tree: none if the network, or its heads, are trained already."""
+    return TRAINED_START_SHARE if unfreeze or with_heads else HierarchyDefaults.start_share
 
 
 def neighbours_of(given: float | None, method: Method, hierarchy: ResolvedHierarchy | None) -> float:
