@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -208,6 +209,8 @@ def atomic_folder(path: str | os.PathLike[str], *, replaced: Collection[str] | N
     except BaseException:
         if old.exists() and not target.exists():
             old.rename(target)
+        elif old.exists():
+            warnings.warn(f"some of what was in {str(target)!r} is in {str(old)!r} now", stacklevel=3)
         raise
     finally:
         shutil.rmtree(aside, ignore_errors=True)

@@ -71,7 +71,10 @@ def test_files_that_change_under_their_names_update_the_tree(tmp_path: Path) -> 
     assert later.identity == first.identity
     assert torch.equal(later.tree.leaves, update_tree(first.tree, edited).leaves)
     assert not torch.equal(later.tree.leaves[:20], first.tree.leaves[:20])
-    assert "files of the same names have changed; nodes keep their numbers and names. Of the 400 images, " in changes
+    assert (
+        "the features of the same files have changed; nodes keep their numbers and names. Of the 400 images, "
+        in changes
+    )
     assert kept_in(tmp_path, files(400), edited)[1] == ""
 
 

@@ -31,7 +31,11 @@ def options(parser: Parser) -> None:
     parser.add_options(export_encoder, skip={"source", "to", "out", "overwrite", "levels", "encoder", "method"})
     parser.add_argument("--encoder", help="For a folder of images: the encoder of its tree; by default hirl's own.")
     method_option(parser)
-    parser.add_argument("--overwrite", action="store_true", help="Replace an earlier export at --out.")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="Replace the file at --out, or a folder that holds an earlier export alone.",
+    )
 
 
 def run(config: Namespace) -> None:

@@ -35,7 +35,7 @@ def make_subject(
     facts: Facts,
     seed: int,
 ) -> Subject:
-    """The encoder with the images of an evaluation; a ValueError if it needs something else.
+    """The encoder with the images of an evaluation; a ValueError if the evaluation needs more than there is.
 
     Features are computed when they are first read.
     """

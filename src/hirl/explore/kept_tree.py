@@ -111,7 +111,9 @@ def keep_tree(
     kept, changes = None if anew else KeptTree.load(folder, encoder, root), ""
     if kept is not None and (kept.files, kept.features) == (tuple(files), hashed):
         return kept, changes
-    if kept is not None and len(set(kept.files) & set(files)) >= LEAST_KNOWN * len(kept.files):
+    known = 0 if kept is None else len(set(kept.files) & set(files))
+    # A tree of one node, of two or three images, has no names that are worth keeping.
+    if kept is not None and kept.tree.levels != (1,) and known >= LEAST_KNOWN * len(kept.files):
         before = kept
         kept = replace(kept, tree=update_tree(kept.tree, features), files=tuple(files), features=hashed)
         changes = describe_changes(before, kept)
@@ -127,7 +129,7 @@ def describe_changes(before: KeptTree, after: KeptTree) -> str:
     place = {file: index for index, file in enumerate(before.files)}
     both = [(place[file], index) for index, file in enumerate(after.files) if file in place]
     added, removed = len(after.files) - len(both), len(before.files) - len(both)
-    what, of = "files of the same names have changed", "images"
+    what, of = "the features of the same files have changed", "images"
     if added or removed:
         what, of = f"{added:,} images added, {removed:,} removed", "other images"
     text = f". It was updated: {what}; nodes keep their numbers and names"

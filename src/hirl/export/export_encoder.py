@@ -81,7 +81,8 @@ def export_encoder(
             encoder that is open already; or, with levels, a folder of images with the tree that `hirl tree` shows.
         to: The tool.
         out: The file (.onnx, .pt2, .pth) or, for timm and huggingface, the folder.
-        overwrite: Replace a folder that exists, if it is empty or holds an export to this tool.
+        overwrite: Replace a folder that exists, if it is empty or holds an export to this tool. A file is replaced
+            anyway.
         levels: Give z0 … zL, the path through the run's tree and its confidence as well.
         names: Names of the tree's nodes, exported by the tree page as JSON.
         encoder: For a folder of images: a file of weights, a timm name or `torchvision:NAME`; by default the encoder

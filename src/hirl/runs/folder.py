@@ -15,6 +15,7 @@ from typing import IO, Any
 import yaml
 
 from hirl.config import FORMAT_KEY
+from hirl.data.sources.own_folders import ABOUT, CONFIG
 from hirl.encoders.weights_source import Provenance
 from hirl.files import CHECKSUM, Damaged, atomic_write, full_disk_named, read_json, verify
 from hirl.runs.about import About
@@ -56,8 +57,8 @@ class RunFolder:
         self.has_own_checkpoint = checkpoint is not None
         self.checkpoint_file = self.folder / "last.ckpt" if checkpoint is None else Path(checkpoint)
 
-    config_file = property(lambda self: self.folder / "config.yaml")
-    about_file = property(lambda self: self.folder / "about.json")
+    config_file = property(lambda self: self.folder / CONFIG)
+    about_file = property(lambda self: self.folder / ABOUT)
     metrics_file = property(lambda self: self.folder / "metrics.jsonl")
     images_file = property(lambda self: self.folder / "images.tsv")
     checkpoints_folder = property(lambda self: self.folder / "checkpoints")

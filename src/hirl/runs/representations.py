@@ -79,7 +79,7 @@ def load_trained(run: RunFolder, *, method: str | type[Method] | None = None) ->
         built = kind(**config["method"]["init_args"])
     except TypeError as error:
         raise ValueError(f"{kind.__name__} does not take the arguments in {str(run.config_file)!r}: {error}") from error
-    with ranks.alone():  # as many processes as there are: they do not train together
+    with ranks.alone():  # whatever the number of processes, which do not train together here
         built.build(Plan(**state["plan"]))
     paths = None
     if tree is not None:

@@ -151,6 +151,6 @@ def _values(rows: Any, column: str) -> Any:
 
 
 def _numbers(rows: Any, column: str) -> np.ndarray:
-    """The class numbers of a column, -1 where there is none: so the hub marks it, and other programs with a null."""
+    """The class numbers of a column, -1 where there is none: the hub marks these with -1, other programs with null."""
     numbers = [-1 if number is None else number for number in _values(rows, column)]
     return np.array(numbers, dtype=np.int64)

@@ -9,12 +9,12 @@ CONFIG, ABOUT = "config.yaml", "about.json"  # of a run, as in `RunFolder`
 OWNER = "belongs_to.json"  # of the work on images without a run
 PAGE, SHEETS = "index.html", "images"  # of a page; the latter is a folder of thumbnails
 GENERATOR = '<meta name="generator" content="hirl">'
-MARKS = frozenset((CONFIG, ABOUT, OWNER, PAGE, SHEETS))
+OWN_NAMES = frozenset((CONFIG, ABOUT, OWNER, PAGE, SHEETS))
 
 
-def is_own(folder: Path, marks: Set[str]) -> bool:
-    """Whether hirl has written a folder; `marks`: those of MARKS in it. Only what looks like a page is opened."""
-    return OWNER in marks or {CONFIG, ABOUT} <= marks or ({PAGE, SHEETS} <= marks and is_page(folder))
+def is_own(folder: Path, names: Set[str]) -> bool:
+    """Whether hirl has written a folder; `names`: those of OWN_NAMES in it. Only what looks like a page is opened."""
+    return OWNER in names or {CONFIG, ABOUT} <= names or ({PAGE, SHEETS} <= names and is_page(folder))
 
 
 def is_page(folder: Path) -> bool:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from hirl.data.sources.decode import HEIF, is_image_name
 from hirl.data.sources.escape import one_line
-from hirl.data.sources.own_folders import MARKS, is_own
+from hirl.data.sources.own_folders import OWN_NAMES, is_own
 from hirl.files import atomic_write, cache_folder
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def _list(path: Path, times: Times, progress: _Progress, *, is_root: bool) -> Li
         for entry in entries:
             if entry.name.startswith(".") or entry.name in _IGNORED:
                 continue
-            if entry.name in MARKS:
+            if entry.name in OWN_NAMES:
                 marks.add(entry.name)
             if _leads_to(entry, os.DirEntry.is_dir):
                 folders.append(entry.name)

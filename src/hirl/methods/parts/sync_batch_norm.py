@@ -13,7 +13,7 @@ from hirl.methods.parts.mean_over_ranks import mean_over_ranks
 
 
 class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """Normalise by the statistics of the rows of all ranks, of which one may have more than another, during training.
+    """Normalise by the statistics of the rows of all ranks, which may have unequal numbers of them, during training.
 
     torch's own layer is for GPUs only, and DDP rejects it on a CPU: this one uses torch's kernels on a GPU and plain
     tensor operations on a CPU. Parameters and buffers are those of plain batch norm.
@@ -74,9 +74,9 @@ def synchronise_batch_norm(network: nn.Module) -> None:
     if size == 1:
         return
     adapted = [module for module in network.modules() if isinstance(module, AdaptedNetwork)]
-    settled = {layer for module in adapted for layer in module.frozen.modules()}
+    frozen = {layer for module in adapted for layer in module.frozen.modules()}
     for name, module in list(network.named_modules()):
-        if module in settled or isinstance(module, SyncBatchNorm):
+        if module in frozen or isinstance(module, SyncBatchNorm):
             continue
         if type(module) in (nn.BatchNorm1d, nn.BatchNorm2d):
             network.set_submodule(name, SyncBatchNorm(module))
