@@ -64,7 +64,8 @@ def run(config: Namespace) -> None:
         different, how = without_copies(collection, device=config.device, progress=progress)
     if copies := len(collection) - len(different):
         print(
-            f"{copies:,} of {len(collection):,} images are copies of others, or links to them, and are not chosen (copies found {how})"
+            f"{copies:,} of {len(collection):,} images are copies of others, or links to them, and are not chosen "
+            f"(copies found {how})"
         )
     size = min(SIZE, len(different)) if config.size is None else config.size
     chosen = sample_images(collection, size, pick=config.pick, seed=config.seed, images=different)
