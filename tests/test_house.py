@@ -51,8 +51,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "recipes", "run", "runs", "seeds", "signals", "terminal",
     },
     "studies": {
-        "claims", "config", "data", "evals", "features", "files", "hierarchy", "methods", "processes", "run", "runs",
-        "terminal", "train",
+        "claims", "config", "data", "evals", "features", "files", "hierarchy", "methods", "processes", "ranks", "run",
+        "runs", "terminal", "train",
     },
     "explore": {
         "claims", "data", "encoders", "evals", "features", "files", "hierarchy", "methods", "metrics", "run", "runs",

@@ -14,9 +14,9 @@ import torch
 from PIL import Image
 from rich.console import Console
 
+from hirl.data.own_folders import GENERATOR
 from hirl.data.sources import BadImage, ImageSet, open_images
 from hirl.data.sources import scan as scanning
-from hirl.data.sources.own_folders import GENERATOR
 from hirl.data.sources.scan import scan
 from hirl.runs.folder import RunFolder
 

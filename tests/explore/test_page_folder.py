@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hirl.data.sources.own_folders import GENERATOR, PAGE, SHEETS
+from hirl.data.own_folders import GENERATOR, PAGE, SHEETS
 from hirl.explore.page import file_data, page_folder
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hirl.data.sources.own_folders import SHEETS
+from hirl.data.own_folders import SHEETS
 from hirl.explore.page import file_data, pack, write_page
 from hirl.explore.thumbnails import LARGEST, Picture, write_sheets
 from hirl.terminal.progress import Progress, no_progress

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from hirl.data.own_folders import GENERATOR, PAGE, SHEETS, is_page
 from hirl.data.sources.escape import one_line
-from hirl.data.sources.own_folders import GENERATOR, PAGE, SHEETS, is_page
 from hirl.files import atomic_folder, check_parent
 
 _TEMPLATES = files("hirl.explore") / "pages"

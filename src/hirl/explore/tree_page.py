@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hirl.data.sources.own_folders import SHEETS
+from hirl.data.own_folders import SHEETS
 from hirl.explore.collection import Collection
 from hirl.explore.kept_tree import tree_id
 from hirl.explore.node_names import suggest_names

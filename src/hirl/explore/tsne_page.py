@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hirl.data.sources.own_folders import SHEETS
+from hirl.data.own_folders import SHEETS
 from hirl.explore.collection import Collection
 from hirl.explore.page import file_data, pack, pack_fractions, write_page
 from hirl.explore.thumbnails import write_sheets

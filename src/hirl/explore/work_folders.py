@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hirl.data.sources.own_folders import OWNER
+from hirl.data.own_folders import OWNER
 from hirl.encoders.embedded import DEFAULT_ENCODER
 from hirl.explore.kept_tree import LEAST_KNOWN, kept_files
 from hirl.files import expanded, read_json, write_json

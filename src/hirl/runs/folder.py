@@ -15,7 +15,7 @@ from typing import IO, Any
 import yaml
 
 from hirl.config import FORMAT_KEY
-from hirl.data.sources.own_folders import ABOUT, CONFIG
+from hirl.data.own_folders import ABOUT, CONFIG
 from hirl.encoders.weights_source import Provenance
 from hirl.files import CHECKSUM, Damaged, atomic_write, full_disk_named, read_json, verify
 from hirl.runs.about import About

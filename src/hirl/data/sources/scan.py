@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hirl.data.own_folders import OWN_NAMES, is_own
 from hirl.data.sources.decode import HEIF, is_image_name
 from hirl.data.sources.escape import one_line
-from hirl.data.sources.own_folders import OWN_NAMES, is_own
 from hirl.files import atomic_write, cache_folder
 
 if TYPE_CHECKING:
