@@ -143,7 +143,7 @@ class MoCoV2(Method):
 
     def forward(self, views: list[Tensor], masks: list[Tensor | None], step: int) -> Output:  # noqa: ARG002
         first, second = views
-        z0 = full_precision(self.query(first.contiguous(memory_format=torch.channels_last)))  # (B, D)
+        z0 = full_precision(self.query(first))  # (B, D)
         all_keys = self._keys(second)
         if self.training:
             self._new_keys.append(F.normalize(all_keys, dim=1))
@@ -167,7 +167,7 @@ class MoCoV2(Method):
         return world.gather(full_precision(self.embed(mine)))[order.argsort()]
 
     def embed(self, images: Tensor) -> Tensor:
-        z0: Tensor = self.key(images.contiguous(memory_format=torch.channels_last))
+        z0: Tensor = self.key(images)
         return z0
 
     # Update

@@ -98,7 +98,7 @@ class SimSiam(Method):
         )
 
     def embed(self, images: Tensor) -> Tensor:
-        z0: Tensor = self.network(images.contiguous(memory_format=torch.channels_last))
+        z0: Tensor = self.network(images)
         return z0
 
     # Optimiser

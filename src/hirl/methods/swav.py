@@ -43,10 +43,7 @@ class Network(nn.Module):
 
         Batch norm takes crops of equal size together in the backbone, and all crops together in the projector.
         """
-        features = []
-        for equal in by_size(crops):
-            batch = torch.cat(equal).contiguous(memory_format=torch.channels_last)
-            features.append(self.backbone(batch))
+        features = [self.backbone(torch.cat(equal)) for equal in by_size(crops)]
         z0: Tensor = self.head(torch.cat(features))
         return z0
 
