@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "terminal": {"files"},
     "hierarchy": {"files", "ranks", "seeds"},  # torch only: usable alone
     "data": {"files", "seeds", "signals"},
-    "encoders": {"files"},  # and no run
+    "encoders": {"files", "ranks"},  # and no run; processes drop the same features
     "metrics": set(),
     "methods": {"data", "encoders", "ranks"},  # never the hierarchy: a method does not know that HIRL exists
     "runs": {"config", "data", "encoders", "files", "hierarchy", "methods", "ranks", "terminal"},

@@ -14,9 +14,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
-from hirl import Hierarchy, Run, pretrain
+from hirl import Hierarchy, Run, pretrain, ranks
 from hirl.cli.main import main
 from hirl.data import Shapes, open_images
 from hirl.data.sources.images_in_memory import in_memory
@@ -99,7 +99,7 @@ def method(kind: type[Method] = MoCoV2) -> Method:
     more: dict[str, Any] = {"queue_length": 32, "bn_splits": 1} if kind is MoCoV2 else {}
     if kind is SwAV:
         more = {"hidden": 16, "prototypes": 8}
-    return kind(backbone="resnet18", backbone_args={**BACKBONE, "adapter": 8}, dim=6, **more)
+    return kind(backbone="resnet18", backbone_args={**BACKBONE, "adapter": 8, "adapter_dropout": 0.2}, dim=6, **more)
 
 
 def options(out: Path, start: str) -> dict[str, Any]:
@@ -126,6 +126,46 @@ def test_an_adapted_network_starts_as_the_frozen_one_and_takes_its_features() ->
     assert {name for name, weight in network.named_parameters() if weight.requires_grad} == {
         f"{layer}.{name}" for layer in ("hidden", "change") for name in ("weight", "bias")
     }
+
+
+def test_in_training_an_adapter_sees_a_part_of_the_features() -> None:
+    network = make_backbone("resnet18", **BACKBONE, adapter=8, adapter_dropout=0.25).eval()
+    assert isinstance(network, AdaptedNetwork)
+    nn.init.normal_(network.change.weight)
+    features = torch.rand(2000, network.num_features, 1, 1) + 1
+    inputs: list[Tensor] = []
+    network.hidden.register_forward_hook(lambda *passed: inputs.append(passed[1][0]))
+    evaluated = network(features)
+    trained = network.train()(features)
+    assert not torch.equal(trained, evaluated)
+    ratio = inputs[1] / features.flatten(1)
+    kept = ratio > 0
+    assert torch.equal(inputs[0], features.flatten(1))
+    torch.testing.assert_close(ratio, kept / 0.75)
+    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.01)
+    # what passes by the adapter is not dropped
+    torch.testing.assert_close(trained, features.flatten(1) + network.change(network.hidden(inputs[1]).relu()))
+
+
+def test_processes_drop_what_one_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_backbone("resnet18", **BACKBONE, adapter=8, adapter_dropout=0.5).train()
+    assert isinstance(network, AdaptedNetwork)
+    nn.init.normal_(network.change.weight)
+    features = torch.rand(6, network.num_features, 1, 1)
+    torch.manual_seed(0)
+    alone = network(features)
+    for rank, own in enumerate(features.chunk(2)):
+        one_of_two = Ranks(None)
+        one_of_two.rank, one_of_two.size = rank, 2
+        monkeypatch.setattr(ranks, "world", lambda one=one_of_two: one)
+        torch.manual_seed(0)
+        torch.testing.assert_close(network(own), alone.chunk(2)[rank])
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0])
+def test_a_dropout_of_all_is_refused(dropout: float) -> None:
+    with pytest.raises(ValueError, match=r"adapter_dropout is .*, but must be at least 0 and below 1"):
+        make_backbone("resnet18", **BACKBONE, adapter=8, adapter_dropout=dropout)
 
 
 def test_the_run_has_the_start_and_one_encoder_of_images(adapted: Run, start: str, images: Shapes) -> None:
@@ -472,6 +512,8 @@ def test_the_features_of_the_first_view_come_from_the_pass_of_the_method(kind: t
     adapted = method(kind)
     adapted.build(Plan(epochs=1, steps_per_epoch=2, batch_size=16, image_size=16, channels=3))
     nn.init.normal_(adapted.encoder.get_parameter("change.weight"))
+    assert isinstance(adapted.encoder, AdaptedNetwork)
+    adapted.encoder.dropout = 0.0  # each pass would drop other features
     views = list(torch.randn(len(adapted.views(16)), 16, 8, 1, 1))
     with first_output(adapted.encoder) as outputs:
         adapted(views, [None] * len(views), 0)

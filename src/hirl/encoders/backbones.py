@@ -32,12 +32,15 @@ def is_timm_name(name: str) -> bool:
     return bool(timm.is_model(name))
 
 
-def make_backbone(name: str, *, drop_path: float = 0.0, adapter: int | None = None, **args: Any) -> nn.Module:
+def make_backbone(
+    name: str, *, drop_path: float = 0.0, adapter: int | None = None, adapter_dropout: float = 0.0, **args: Any
+) -> nn.Module:
     """Make a network that maps images (B, C, H, W) to pooled features (B, width).
 
     `args` is passed to timm unchanged: `img_size=32, patch_size=4` for a transformer on small images,
     `channels=[32, 64, 128, 256]` for a narrow ResNet, `in_chans=1` for greyscale images.
-    `adapter`: freeze the network and put an adapter with a hidden layer of this width on its features.
+    `adapter`: freeze the network and put an adapter with a hidden layer of this width on its features, of which it sees
+    all but the share `adapter_dropout` in training.
     """
     import timm
 
@@ -60,7 +63,9 @@ def make_backbone(name: str, *, drop_path: float = 0.0, adapter: int | None = No
     # Convolutions are faster in the channels-last layout; a transformer has only one of them.
     if not has_tokens(backbone):
         backbone.to(memory_format=torch.channels_last)
-    return backbone if adapter is None else AdaptedNetwork(backbone, width(backbone), hidden=adapter)
+    if adapter is None:
+        return backbone
+    return AdaptedNetwork(backbone, width(backbone), hidden=adapter, dropout=adapter_dropout)
 
 
 def timm_arguments(name: str, **args: Any) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def choose_adaptation(kind: type[Method], N: int, side: int, start: Encoder, unf
         batch_size = sizes.shared(batch_size)
         reasons["batch_size"] = f"{N // batch_size:,} steps per epoch"
     arguments: dict[str, Any] = dict(options["method"]["init_args"])
-    adapter = {} if unfreeze else {"adapter": arguments["backbone_args"]["adapter"]}
+    adapter = {} if unfreeze else arguments["backbone_args"]
     arguments |= {
         "backbone": start.description["backbone"],
         "backbone_args": start.description["backbone_args"] | adapter,

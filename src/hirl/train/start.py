@@ -78,7 +78,7 @@ def open_start(given: GivenSettings, run: Run, *, heads: bool) -> Start | None:
     path = expanded(source)
     if isinstance(method, Method) and path.is_file() and run_of_checkpoint(path) is None and not load_metadata(path):
         # A file of weights that does not name its network is assumed to be for the method's backbone.
-        args = {name: value for name, value in (method.backbone_args or {}).items() if name != "adapter"}
+        args = {name: value for name, value in (method.backbone_args or {}).items() if not name.startswith("adapter")}
         encoder = open_encoder(source, backbone=method.backbone, backbone_args=args, channels=given.channels)
     else:
         encoder = open_encoder(source)
