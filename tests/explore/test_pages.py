@@ -424,7 +424,7 @@ def test_light_and_dark(opened: Opener, tree_page: Path) -> None:
 
 
 def test_the_gallery(opened: Opener, collection: Collection, tmp_path: Path) -> None:
-    from hirl.explore.gallery_page import Gallery, Group, Tile, write_gallery
+    from hirl.explore.gallery_page import Group, Tile, write_gallery
     from hirl.explore.page import page_folder
 
     groups = [
@@ -432,7 +432,10 @@ def test_the_gallery(opened: Opener, collection: Collection, tmp_path: Path) -> 
         for start in range(59)
     ]
     with page_folder(tmp_path / "gallery") as aside:
-        write_gallery(aside, tmp_path / "gallery", Gallery("<s>title", "<s>heading", groups, ["<s>fact"], "<s>about"))
+        title, heading = "<s>title", "<s>heading"
+        write_gallery(
+            aside, tmp_path / "gallery", groups, title=title, heading=heading, facts=["<s>fact"], about="<s>about"
+        )
     with opened(tmp_path / "gallery/index.html") as page:
         assert page.locator("h1").inner_text() == "<s>heading"
         assert page.title() == "<s>title"

@@ -116,7 +116,7 @@ def _write_page(
     """Write the page of the groups, with the lists in the same folder."""
     from hirl.explore.duplicate_lists import COLUMNS, duplicate_gallery
     from hirl.explore.file_lists import check_unchanged, write_list
-    from hirl.explore.gallery_page import Gallery, write_gallery
+    from hirl.explore.gallery_page import write_gallery
     from hirl.explore.page import page_folder
 
     if not overwrite:
@@ -124,10 +124,11 @@ def _write_page(
             check_unchanged(folder / file, rows, COLUMNS)
     copies = sum(len(group.copies) for group in groups)
     facts = [f"{len(groups):,} groups", f"{copies:,} of {len(collection):,} images are copies"]
-    title = f"{collection.name} · duplicates"
+    title, shown = f"{collection.name} · duplicates", duplicate_gallery(collection, groups)
     with page_folder(folder, *lists) as aside:
-        gallery = Gallery(title, "Duplicates", duplicate_gallery(collection, groups), facts, about)
-        write_gallery(aside, folder, gallery, progress=progress)
+        write_gallery(
+            aside, folder, shown, title=title, heading="Duplicates", facts=facts, about=about, progress=progress
+        )
         for file, rows in lists.items():
             if rows is not None:
                 write_list(aside / file, rows, COLUMNS)

@@ -41,8 +41,14 @@ def options(parser: Parser) -> None:
 
 
 def run(config: Namespace) -> None:
-    from hirl.explore.file_lists import check_list, check_unchanged, has_line_break, write_links, write_list
-    from hirl.explore.image_rows import image_rows
+    from hirl.explore.file_lists import (
+        check_list,
+        check_unchanged,
+        has_line_break,
+        image_rows,
+        write_links,
+        write_list,
+    )
     from hirl.explore.sample import sample_images, without_copies
     from hirl.explore.subjects import default_folder
     from hirl.files import atomic_folder, check_parent, check_replaceable

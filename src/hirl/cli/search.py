@@ -15,7 +15,7 @@ from hirl.config.parser import Parser
 if TYPE_CHECKING:
     from hirl.data import ImageSet
     from hirl.explore.collection import Collection
-    from hirl.explore.gallery_page import Gallery
+    from hirl.explore.gallery_page import Group
     from hirl.explore.search import FoundImages
 
 
@@ -59,7 +59,11 @@ def run(config: Namespace) -> None:
     found = search(collection, z, levels, count=config.count, without=Path(config.query))
     report = search_report(collection, config.query, z, found)
     with progress_bars() as progress, page_folder(folder) as aside:
-        write_gallery(aside, folder, gallery_of(collection, query, found), progress=progress)
+        shown, facts = _groups(collection, query, found), [f"among {len(collection):,} images of {collection.data}"]
+        title, heading = f"{collection.name} · search", Path(config.query).name
+        write_gallery(
+            aside, folder, shown, title=title, heading=heading, facts=[*facts, "by cosine"], progress=progress
+        )
         (aside / "search.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
     for one in report["levels"]:
         near = ", ".join(f"{image['file']} ({image['cosine']:.3f})" for image in one["images"][:3])
@@ -67,8 +71,8 @@ def run(config: Namespace) -> None:
     print(f"Page and search.json written to {folder}. {page_address(folder)}")
 
 
-def gallery_of(collection: Collection, query: ImageSet, found: list[FoundImages]) -> Gallery:
-    from hirl.explore.gallery_page import Gallery, Group, Tile
+def _groups(collection: Collection, query: ImageSet, found: list[FoundImages]) -> list[Group]:
+    from hirl.explore.gallery_page import Group, Tile
 
     groups = [Group("Query", [Tile((query, 0), Path(query.path(0)).name, "query")])]
     for one in found:
@@ -79,15 +83,9 @@ def gallery_of(collection: Collection, query: ImageSet, found: list[FoundImages]
             Tile((collection.images, image), f"{cosine:.3f}  {Path(collection.images.path(image)).name}")
             for image, cosine in zip(one.images, one.similarity, strict=True)
         ]
-        groups.append(
-            Group(
-                "Nearest" if collection.run is None else f"Nearest in z{one.level}",
-                tiles,
-                finest if one.level == 0 else coarser,
-            )
-        )
-    facts = [f"among {len(collection):,} images of {collection.data}", "by cosine"]
-    return Gallery(f"{collection.name} · search", Path(query.path(0)).name, groups, facts)
+        heading = "Nearest" if collection.run is None else f"Nearest in z{one.level}"
+        groups.append(Group(heading, tiles, finest if one.level == 0 else coarser))
+    return groups
 
 
 SEARCH = Command(

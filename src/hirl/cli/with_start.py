@@ -29,7 +29,7 @@ def with_start(what: str, pages: Pages, **alone: Any) -> Pages:
     """
 
     def run(config: Namespace) -> None:
-        from hirl.explore.sides_page import ADAPTED, START, write_sides_page
+        from hirl.explore.run_page import ADAPTED, START, write_sides_page
         from hirl.explore.subjects import subject_kind
         from hirl.runs.folder import RunFolder
 

@@ -74,7 +74,6 @@ def _blocks(images: ImageSet, columns: int) -> list[Block]:
         return [(_title(images, len(shown)), rows)]
     names = images.label_names
     blocks: dict[str, list[tuple[str, list[int]]]] = {}
-    members_of: list[tuple[list[str], str, list[int]]] = []
     order = images.labels.flip(1)  # coarse to fine, so that the classes of a block are consecutive
     classes = torch.unique(order, dim=0)
     if len(classes) > MOST_CLASSES:
@@ -82,11 +81,9 @@ def _blocks(images: ImageSet, columns: int) -> list[Block]:
     for labels in classes.tolist():
         above = [names[level][label] for level, label in zip(range(len(names) - 1, 0, -1), labels, strict=False)]
         members = (order == torch.tensor(labels)).all(1).nonzero().flatten()[:columns].tolist()
-        members_of.append((above, names[0][labels[-1]], members))
-    title = _title(images, sum(len(members) for _, _, members in members_of))
-    for above, name, members in members_of:
-        blocks.setdefault("  ›  ".join(above) or title, []).append((name, members))
-    return list(blocks.items())
+        blocks.setdefault("  ›  ".join(above), []).append((names[0][labels[-1]], members))
+    title = _title(images, sum(len(members) for rows in blocks.values() for _, members in rows))
+    return [(heading or title, rows) for heading, rows in blocks.items()]
 
 
 def _title(images: ImageSet, shown: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,7 @@ from hirl.features.embedding import Embedding, embed_images, embed_without_heads
 from hirl.features.extractor import Extractor
 from hirl.features.feature_cache import FeatureCache
 from hirl.features.feature_files import check_row_count, images_of_paths, read_features
-from hirl.features.image_request import ImageRequest, request_images
+from hirl.features.image_request import request_images
 from hirl.features.open_encoder import Encoder, open_encoder
 from hirl.features.preprocessing import describe, find_device, preprocessing_for
 from hirl.files import expanded
@@ -143,17 +143,7 @@ def open_collection(
     given = PrototypeTree.load(tree_file) if tree_file is not None else tree
     assert given is None or isinstance(given, PrototypeTree)
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
-        source = _open_source(
-            subject,
-            data,
-            encoder,
-            split=split,
-            levels=levels,
-            method=method,
-            device=device,
-            workers=workers,
-            progress=progress,
-        )
+        source = _open_source(subject, data, encoder, split, levels, method, device, workers, progress)
         images, embedding = source.images, source.embedding
         rows, unreadable = _readable_rows(source, progress)
         features = embedding.finest if embedding.features is None else embedding.features
@@ -189,7 +179,6 @@ def _open_source(
     subject: RunFolder | str | os.PathLike[str],
     data: Any,
     encoder: Any,
-    *,
     split: str | None,
     levels: Sequence[int] | None,
     method: str | type[Method] | None,
@@ -197,7 +186,7 @@ def _open_source(
     workers: int | None,
     progress: Progress,
 ) -> CollectionSource:
-    """All images and their features: read from a file, or computed by the encoder of a run or of the images."""
+    """All images and their features: read from a file or the cache, or computed by the encoder."""
     kind = subject_kind(subject)
     if kind != "images" and encoder is not None:
         raise ValueError(f"encoder is {encoder!r}, but must not be given here: {subject} has its own features")
@@ -211,22 +200,31 @@ def _open_source(
         raise ValueError(error.advise("--encoder FILE")) from error
     request = request_images(opened, data if kind == "run" else subject, split=split)
     folder = work_folder(subject, encoder) if kind == "images" or opened.run is None else opened.run.folder
-    if kind == "images":
-        make_folder = partial(take_folder, folder, subject, encoder)
-    else:
-        make_folder = partial(folder.mkdir, parents=True, exist_ok=True)
-    images, embedding = _encode(
-        opened,
-        request,
-        folder / "features",
-        make_folder,
-        levels=levels,
-        method=method,
-        trained_on=data is None and split is None,
-        device=find_device(device),
-        workers=workers,
-        progress=progress,
-    )
+    place = find_device(device)
+    with warnings.catch_warnings():  # the collection reports unreadable images itself
+        warnings.filterwarnings("ignore", message=".*could not be read")
+        images = request.train()
+        if levels is not None:  # checked before features are computed
+            check_levels(levels, len(images))
+        preprocessing = preprocessing_for(opened, images, device=place, workers=workers)
+        if opened.provenance is not None and progress is not no_progress:
+            print(describe(opened, preprocessing))
+        if kind == "images":  # the folder is made once the images are found
+            take_folder(folder, subject, encoder)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+        cache = FeatureCache(folder / "features", by_image=opened.run is None)  # a run's results depend on no history
+        extractor = Extractor(opened, preprocessing, cache, method=method, progress=progress)
+        if opened.run is None or opened.has_heads:
+            embedding = embed_images(extractor, images)
+        else:
+            file = opened.run.checkpoint_file
+            warnings.warn(
+                f"{str(file)!r}, which holds the heads, is {'damaged' if file.is_file() else 'missing'}: the encoder's "
+                "pooled features are used instead of z0 and the levels",
+                stacklevel=2,
+            )
+            embedding = embed_without_heads(extractor, images, trained_on=data is None and split is None)
     path = folder if kind == "run" else Path(images.name)
     kept_in = folder if opened.run is None else None
     return CollectionSource(path, path.resolve().name, images, embedding, opened, kept_in, folder / "features")
@@ -259,39 +257,3 @@ def _open_file(file: Path, data: Any, split: str | None) -> CollectionSource:
     embedding = Embedding.of_arrays(arrays)
     check_row_count(file, len(embedding.finest), images)
     return CollectionSource(file, file.stem, images, embedding)
-
-
-def _encode(
-    encoder: Encoder,
-    request: ImageRequest,
-    folder: Path,
-    make_folder: Callable[[], None],
-    *,
-    levels: Sequence[int] | None,
-    method: str | type[Method] | None,
-    trained_on: bool,
-    device: torch.device,
-    workers: int | None,
-    progress: Progress,
-) -> tuple[ImageSet, Embedding]:
-    """Embed all images, or read their features if the folder already has them."""
-    with warnings.catch_warnings():  # the collection reports unreadable images itself
-        warnings.filterwarnings("ignore", message=".*could not be read")
-        images = request.train()
-        if levels is not None:  # checked before features are computed
-            check_levels(levels, len(images))
-        preprocessing = preprocessing_for(encoder, images, device=device, workers=workers)
-        if encoder.provenance is not None and progress is not no_progress:
-            print(describe(encoder, preprocessing))
-        make_folder()  # not before the images are found
-        cache = FeatureCache(folder, by_image=encoder.run is None)  # results of a run do not depend on its history
-        extractor = Extractor(encoder, preprocessing, cache, method=method, progress=progress)
-        if encoder.run is None or encoder.has_heads:
-            return images, embed_images(extractor, images)
-        warnings.warn(
-            f"{str(encoder.run.checkpoint_file)!r}, which holds the heads, is "
-            f"{'damaged' if encoder.run.checkpoint_file.is_file() else 'missing'}: the encoder's pooled features are "
-            "used instead of z0 and the levels",
-            stacklevel=3,
-        )
-        return images, embed_without_heads(extractor, images, trained_on=trained_on)

@@ -10,7 +10,6 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,9 @@ KINDS = 48
 VAL_SHARE = 4  # training pictures per val picture
 TASKS = (KNN(ks=(20,)), Clustering(), TreeAgreement(sample=1000))
 SHOWN = {"knn": ("KNN", ""), "clustering": ("clustering, AMI", "AMI, "), "tree": ("tree, AMI", "AMI, ")}
-Write = Callable[[str], None]
 
 
-def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int = 0, write: Write = print) -> Path:
+def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int = 0) -> Path:
     """Run the demo in the folder `out` and return the folder of the tree page. The same call continues it."""
     start = time.monotonic()
     options = recipe(RECIPE)
@@ -59,7 +57,7 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
         raise ValueError(f"images is {images:,}, but must be the {there:,} of {str(pictures)!r}: name another --out")
     out.mkdir(parents=True, exist_ok=True)
     check_page_folder(page)
-    write(f"1/5  Drawing {images:,} pictures of 48 kinds, 12 families and 4 kingdoms. Training uses no labels.")
+    print(f"1/5  Drawing {images:,} pictures of 48 kinds, 12 families and 4 kingdoms. Training uses no labels.")
     draw_pictures(pictures, images)
 
     hierarchy, method = options["hierarchy"], options["method"]
@@ -69,10 +67,10 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
     first = hierarchy.resolve(images, options["epochs"]).start_epoch
     shared: dict[str, Any] = options | {"data": str(pictures), "seed": seed, "knn_every": 0, "accelerator": "cpu"}
 
-    write(f"\n2/5  Training the baseline ({type(method).__name__} alone) for {options['epochs']} epochs.")
+    print(f"\n2/5  Training the baseline ({type(method).__name__} alone) for {options['epochs']} epochs.")
     alone = {"method": method, "hierarchy": None, "out": out / "shapes-base", "fork_at": (first,)}
     base = pretrain(**shared | alone)
-    write(f"\n3/5  Training HIRL: the same network until epoch {first}, then with a tree, rebuilt every epoch.")
+    print(f"\n3/5  Training HIRL: the same network until epoch {first}, then with a tree, rebuilt every epoch.")
     forked = {
         "method": method.unbuilt_copy(),
         "hierarchy": hierarchy,
@@ -81,18 +79,18 @@ def demo(out: Path, *, images: int = 6000, epochs: int | None = None, seed: int 
     }
     hirl = pretrain(**shared | forked)
 
-    write("\n4/5  Comparing both with the labels, on pictures that were not trained on.")
+    print("\n4/5  Comparing both with the labels, on pictures that were not trained on.")
     size = {"image_size": options["image_size"]}
     quiet: dict[str, Any] = {"data": str(pictures), "quiet": True, "seed": seed, "device": "cpu"}
     results = {name: evaluate(run, *TASKS, **quiet, reuse=True) for name, run in (("base", base), ("HIRL", hirl))}
     results["pixels"] = evaluate(Pixels(), *TASKS, **quiet, **size)
     print_tables({"per label level, in %": table(results, {"base": base, "HIRL": hirl})})
 
-    write("\n5/5  Writing the tree of the HIRL run as a page.")
+    print("\n5/5  Writing the tree of the HIRL run as a page.")
     collection = open_collection(hirl, quiet=True, device="cpu")
     with progress_bars() as progress:
         write_tree_page(collection, page, progress=progress)
-    write(f"\nDone in {(time.monotonic() - start) / 60:.1f} minutes. {how_to_open(page, os.environ)}")
+    print(f"\nDone in {(time.monotonic() - start) / 60:.1f} minutes. {how_to_open(page, os.environ)}")
     return page
 
 

@@ -158,10 +158,6 @@ def _pairs(features: Tensor, chosen: list[int], threshold: float, progress: Prog
     return pairs
 
 
-def _cosine(features: Tensor, a: int, b: int) -> float:
-    return float(F.cosine_similarity(features[a].float(), features[b].float(), dim=0).clamp(max=1))
-
-
 def _all_details(images: ImageSet, chosen: list[int], progress: Progress) -> Tensor:
     """(n, crops, DETAIL²) in half precision: the details of the chosen images at each crop."""
     details = torch.empty(len(chosen), len(CROPS), DETAIL**2, dtype=torch.float16)
@@ -256,7 +252,9 @@ class _Candidates:
         same = self.pixel_stats[kept].hash == self.pixel_stats[image].hash
         cosine = self.near.get(kept, {}).get(image)
         if cosine is None:
-            return Copy(image, "pixels" if same else "near", _cosine(self.features, kept, image), agreement, "details")
+            one, other = self.features[kept].float(), self.features[image].float()
+            cosine = float(F.cosine_similarity(one, other, dim=0).clamp(max=1))
+            return Copy(image, "pixels" if same else "near", cosine, agreement, "details")
         return Copy(image, "pixels" if same else "near", cosine, agreement) if same or agreement >= AGREEMENT else None
 
 

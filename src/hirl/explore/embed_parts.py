@@ -51,8 +51,10 @@ def embed_parts(
     folder = Path(out)
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
         extractor, images = open_extractor(subject, data, **options)
-        made = make_parts(folder, len(images), _count(folder, parts, len(images)), _about(extractor, images))
-
+        if parts is None:
+            begun = is_parts(folder)
+            parts = len(open_parts(folder, complete=False).rows) if begun else -(-len(images) // PART)
+        made = make_parts(folder, len(images), parts, _about(extractor, images))
         shown = -1
 
         def show() -> None:
@@ -72,19 +74,12 @@ def embed_parts(
 
 
 def write_part(parts: FeatureParts, name: str, extractor: Extractor, images: ImageSet) -> None:
-    """Embed the images of a part and write it."""
     place = parts.images(name)
     part = Subset(images, torch.arange(place.start, place.stop))
     arrays = embed_images(extractor, part).arrays(part)
     extractor.forget(part)
     wanted = [kind for kind in arrays if kind in WRITTEN or (kind[0] == "z" and kind[1:].isdigit())]
     parts.write(name, {kind: arrays[kind] for kind in wanted})
-
-
-def _count(folder: Path, parts: int | None, images: int) -> int:
-    if parts is not None:
-        return parts
-    return len(open_parts(folder, complete=False).rows) if is_parts(folder) else -(-images // PART)
 
 
 def _about(extractor: Extractor, images: ImageSet) -> dict[str, Any]:

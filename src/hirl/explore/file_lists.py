@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hirl.data.sources.escape import one_line
+from hirl.explore.collection import Collection
 from hirl.features.feature_files import import_parquet
 from hirl.files import atomic_write, check_writable
 
@@ -106,3 +108,26 @@ def write_links(folder: Path, files: Sequence[str]) -> None:
     for number, file in enumerate(files):
         name = Path(file).name
         (folder / f"{number:0{width}d}_{name}").symlink_to(Path(file).resolve())
+
+
+def image_rows(
+    collection: Collection, images: Sequence[int] | None = None, *, names: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """A row per image, by default of all: its path through the tree, with confidence.
+
+    file           the image
+    row            its index in the data set, and its row in the output of `hirl embed`
+    level_0 …      the node at each level of the tree, fine → coarse, by its name in `names` or as level-number, "2-17"
+    confidence_0 … the margin of its path over the best path through another node of the level; empty if there is none
+    """
+    chosen, names, tree = list(range(len(collection)) if images is None else images), names or {}, collection.tree
+    leaves = tree.leaves[chosen]
+    nodes, margins = tree.path(leaves).tolist(), tree.margins(collection.z[0][chosen], leaves).tolist()
+    rows: list[dict[str, Any]] = []
+    for image, path, sure in zip(chosen, nodes, margins, strict=True):
+        row: dict[str, Any] = {"file": collection.images.path(image), "row": int(collection.rows[image])}
+        keys = [f"{level}-{node}" for level, node in enumerate(path)]
+        row |= {f"level_{level}": names.get(key, key) for level, key in enumerate(keys)}
+        row |= {f"confidence_{level}": round(of, 6) if math.isfinite(of) else None for level, of in enumerate(sure)}
+        rows.append(row)
+    return rows

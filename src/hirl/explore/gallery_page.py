@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hirl.data.own_folders import SHEETS
 from hirl.explore.page import file_data, pack, write_page
@@ -29,45 +28,35 @@ class Group:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Gallery:
-    title: str
-    heading: str
-    groups: Sequence[Group]
-    facts: Sequence[str] = field(default_factory=tuple)
-    about: str = ""
-
-
-def write_gallery(aside: Path, folder: Path, gallery: Gallery, *, progress: Progress = no_progress) -> None:
+def write_gallery(
+    aside: Path,
+    folder: Path,
+    groups: Sequence[Group],
+    *,
+    title: str,
+    heading: str,
+    facts: Sequence[str],
+    about: str = "",
+    progress: Progress = no_progress,
+) -> None:
     """Write the page and its thumbnails to `aside`, which will become `folder`. Each image is stored once."""
-    numbers: dict[tuple[int, int], int] = {}
-    pictures: list[Picture] = []
-    groups: list[dict[str, Any]] = []
-    for group in gallery.groups:
-        places = []
-        for tile in group.tiles:
-            images, index = tile.picture
-            key = (id(images), index)
-            if key not in numbers:
-                numbers[key] = len(pictures)
-                pictures.append(tile.picture)
-            places.append(numbers[key])
-        groups.append(
+    pictures = list(dict.fromkeys(tile.picture for group in groups for tile in group.tiles))
+    number = {picture: place for place, picture in enumerate(pictures)}
+    data = {
+        "title": title,
+        "heading": heading,
+        "facts": list(facts),
+        "about": about,
+        "groups": [
             {
                 "heading": group.heading,
                 "note": group.note,
-                "images": pack(places, "i4"),
+                "images": pack([number[tile.picture] for tile in group.tiles], "i4"),
                 "captions": [tile.caption for tile in group.tiles],
                 "marks": [tile.mark for tile in group.tiles],
             }
-        )
-    sheets = write_sheets(pictures, aside / SHEETS, largest=2 * LARGEST, progress=progress)
-    data = {
-        "title": gallery.title,
-        "heading": gallery.heading,
-        "facts": list(gallery.facts),
-        "about": gallery.about,
-        "groups": groups,
-        "sheets": sheets.layout(),
+            for group in groups
+        ],
+        "sheets": write_sheets(pictures, aside / SHEETS, largest=2 * LARGEST, progress=progress),
     } | file_data([images.path(index) for images, index in pictures], folder)
-    write_page(aside, "gallery", gallery.title, data)
+    write_page(aside, "gallery", title, data)

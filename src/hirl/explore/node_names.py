@@ -37,20 +37,8 @@ FURTHER = re.compile(
     r"[,;:()]|\b(?:with|having|used|that|which|from|in|for|on|to|made|consisting|native|held|and|or|by|at)\b"
 )
 NO_KINDS = {
-    "any",
-    "breed",
-    "kind",
-    "type",
-    "variety",
-    "species",
-    "one",
-    "genus",
-    "family",
-    "piece",
-    "worn",
-    "found",
-    "region",
-}
+    "any", "breed", "kind", "type", "variety", "species", "one", "genus", "family", "piece", "worn", "found", "region",
+}  # fmt: skip
 
 
 class Suggestion(NamedTuple):
@@ -183,13 +171,10 @@ def _date_names(collection: Collection, typical: Tensor) -> dict[str, Suggestion
         taken[leaf] += 1
         if taken[leaf] <= DATED:
             read.add(image)
-    terms = [_months(path) if image in read else None for image, path in enumerate(collection.paths)]
+    terms = [
+        set(filter(None, [photo_month(path)])) if image in read else None for image, path in enumerate(collection.paths)
+    ]
     return term_names(collection.tree, terms, DATES)
-
-
-def _months(path: str) -> set[str]:
-    month = photo_month(path)
-    return set() if month is None else {month}
 
 
 def _kinds(classifier: ImageNetClassifier) -> tuple[list[str], Tensor]:

@@ -1,4 +1,4 @@
-"""The page of a run: its losses, representations, accuracies and trees over the epochs, and its warnings."""
+"""Pages of a run: its curves over the epochs with its warnings, and a frame for its start beside it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,27 @@ from typing import Any
 
 import yaml
 
-from hirl.explore.page import page_folder, write_page
+from hirl.explore.page import check_page_folder, page_folder, write_page
 from hirl.runs.folder import RunFolder
 from hirl.runs.metrics import METRICS, Chart, figures_of, find_metric
 from hirl.terminal.figures import Kind
 
 POINTS = 600  # per curve; longer curves are averaged
+START, ADAPTED = "start", "adapted"  # folders of two pages within that of the page which shows both
+
+
+def write_sides_page(run: RunFolder, folder: Path, what: str) -> None:
+    """Write `folder`/index.html, which shows the pages in its folders start/ and adapted/; `what`: kind of page."""
+    check_page_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    name = run.folder.resolve().name
+    figures = {figure: [f"{one:.3f}" for one in both] for figure, both in (run.adaptation or {}).items()}
+    sides = [
+        {"name": "The start", "about": str(run.origin or ""), "page": f"{START}/index.html"},
+        {"name": "After adaptation", "about": name, "page": f"{ADAPTED}/index.html"},
+    ]
+    data = {"title": f"{name} · {what}", "sides": sides, "figures": figures, "sheets": None}
+    write_page(folder, "sides", f"{name} · {what} of the start and after adaptation", data)
 
 
 def write_run_page(run: RunFolder, folder: Path, *, state: str, results: Mapping[str, Mapping[str, str]]) -> None:

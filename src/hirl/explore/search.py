@@ -81,7 +81,12 @@ def search(
             raise ValueError(f"there is no level {level}: the collection has {choices}")
     if count < 1:
         raise ValueError(f"count is {count}, but must be at least 1")
-    itself = _index(collection, without)
+    itself = None
+    if without is not None:
+        same_name = (index for index, path in enumerate(collection.paths) if path.rpartition("/")[2] == without.name)
+        itself = next(
+            (one for one in same_name if Path(collection.images.path(one)).resolve() == without.resolve()), None
+        )
     found = []
     for level in levels:
         k = min(count + (itself is not None), len(collection))
@@ -90,15 +95,6 @@ def search(
         kept = [(image, similar) for image, similar in pairs if image != itself][:count]
         found.append(FoundImages(level, [image for image, _ in kept], [similar for _, similar in kept]))
     return found
-
-
-def _index(collection: Collection, file: Path | None) -> int | None:
-    """The place of a file in the collection."""
-    if file is None:
-        return None
-    wanted = file.resolve()
-    candidates = (index for index, path in enumerate(collection.paths) if path.rpartition("/")[2] == file.name)
-    return next((index for index in candidates if Path(collection.images.path(index)).resolve() == wanted), None)
 
 
 def search_report(collection: Collection, query: str, z: Tensor, found: list[FoundImages]) -> dict[str, Any]:

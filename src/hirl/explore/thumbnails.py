@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from PIL import Image, ImageOps
 
@@ -21,19 +19,6 @@ BLOCK = 16  # pixels of a WebP block: thumbnails aligned to blocks do not bleed 
 LARGEST, SMALLEST = 96, 16
 QUALITY = 75
 PROBED = 32  # images whose size is read to choose that of thumbnails
-
-
-@dataclass(frozen=True)
-class Sheets:
-    """The layout of thumbnails: number i is in sheet i // (columns · ROWS), row by row in cells of `cell` pixels."""
-
-    count: int
-    side: int
-    cell: int
-
-    def layout(self) -> dict[str, Any]:
-        """For a page's data."""
-        return {"count": self.count, "side": self.side, "cell": self.cell, "columns": COLUMNS, "rows": ROWS}
 
 
 def thumbnail(images: ImageSet, index: int, side: int) -> Image.Image:
@@ -52,8 +37,11 @@ def thumbnail_side(pictures: Sequence[Picture], *, largest: int = LARGEST) -> in
 
 def write_sheets(
     pictures: Sequence[Picture], folder: Path, *, largest: int = LARGEST, progress: Progress = no_progress
-) -> Sheets:
-    """Write the thumbnails of the pictures, in that order, as folder/0.webp, 1.webp, …"""
+) -> dict[str, int]:
+    """Write the thumbnails of the pictures, in that order, as folder/0.webp, 1.webp, …
+
+    Returns their layout for the page's data: i is in sheet i // (columns · rows), row by row in cells of `cell` pixels.
+    """
     side = thumbnail_side(pictures, largest=largest) if pictures else largest
     cell = -(-side // BLOCK) * BLOCK
     folder.mkdir()
@@ -65,7 +53,7 @@ def write_sheets(
         for count in pool.map(lambda job: _write_sheet(*job), jobs):
             done += count
             progress("thumbnails", done, len(pictures))
-    return Sheets(len(pictures), side, cell)
+    return {"count": len(pictures), "side": side, "cell": cell, "columns": COLUMNS, "rows": ROWS}
 
 
 def _write_sheet(pictures: Sequence[Picture], side: int, cell: int, file: Path) -> int:

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from hirl.data.sources.escape import one_line
 from hirl.explore.collection import Collection
 from hirl.explore.figure_style import FAINT, INK, METADATA, font_context
 from hirl.explore.thumbnails import thumbnail, thumbnail_side
+from hirl.explore.tree_text import largest_first
 from hirl.files import atomic_write, check_writable
 
 if TYPE_CHECKING:
@@ -80,16 +82,32 @@ def write_tree_figure(
         if not len(collection.tree.images(*roots[0])):
             raise ValueError(f"node {node} has no images, but must have some to draw")
     else:
-        sizes = collection.tree.sizes(top)
-        largest = sizes.argsort(descending=True, stable=True)[:children].tolist()
-        roots = [(top, one) for one in largest if sizes[one]]
+        every_node = torch.arange(collection.tree.levels[top])
+        roots = [(top, one) for one in largest_first(collection.tree, top, every_node)[:children]]
     generations = GENERATIONS if node is not None else GENERATIONS - 1
     placed = [_collect(collection, typical, *root, generations, children, columns) for root in roots]
     depth = max(map(_depth, placed))
-    bottom = 0.0
+    height = 0.0
     for root in placed:
-        bottom = _place(root, 0, bottom, columns)
-    _draw(collection, placed, file, depth, bottom, columns, names or {})
+        height = _place(root, 0, height, columns)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    margin = 0.12
+    width = depth * _width(columns) + (depth - 1) * COLUMN_GAP
+    figure = Figure(figsize=(width + 2 * margin, height + 2 * margin))
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(-margin, width + margin)
+    axes.set_ylim(height + margin, -margin)
+    axes.axis("off")
+    every = [(collection.images, index) for root in placed for index in _images(root)]
+    side = thumbnail_side(every, largest=LARGEST)
+    with font_context(), atomic_write(file) as aside, aside.open("wb") as opened:
+        for root in placed:
+            _draw_node(axes, collection, root, side, columns, names or {})
+        kind = file.suffix.lower()
+        figure.savefig(opened, format=kind[1:], dpi=300, metadata=METADATA[kind])
 
 
 def _collect(
@@ -100,12 +118,9 @@ def _collect(
     best = images[typical[images, level].argsort(descending=True, stable=True)][:columns].tolist()
     below: list[_Placed] = []
     if level > 0 and generations > 0:
-        candidates = tree.children(level, node)
-        sizes = tree.sizes(level - 1)[candidates]
-        largest = candidates[sizes.argsort(descending=True, stable=True)][: int((sizes > 0).sum())]
         below = [
             _collect(collection, typical, level - 1, child, generations - 1, children, columns)
-            for child in largest[:children].tolist()
+            for child in largest_first(tree, level - 1, tree.children(level, node))[:children]
         ]
     return _Placed(level, node, best, below, len(images))
 
@@ -128,35 +143,6 @@ def _place(root: _Placed, column: int, top: float, columns: int) -> float:
         top = _place(child, column + 1, top, columns)
     root.y = (root.children[0].y + root.children[-1].y) / 2
     return top + ROW_GAP
-
-
-def _draw(
-    collection: Collection,
-    roots: list[_Placed],
-    file: Path,
-    depth: int,
-    height: float,
-    columns: int,
-    names: Mapping[str, str],
-) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    margin = 0.12
-    width = depth * _width(columns) + (depth - 1) * COLUMN_GAP
-    figure = Figure(figsize=(width + 2 * margin, height + 2 * margin))
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(-margin, width + margin)
-    axes.set_ylim(height + margin, -margin)
-    axes.axis("off")
-    every = [(collection.images, index) for root in roots for index in _images(root)]
-    side = thumbnail_side(every, largest=LARGEST)
-    with font_context(), atomic_write(file) as aside, aside.open("wb") as opened:
-        for root in roots:
-            _draw_node(axes, collection, root, side, columns, names)
-        kind = file.suffix.lower()
-        figure.savefig(opened, format=kind[1:], dpi=300, metadata=METADATA[kind])
 
 
 def _images(root: _Placed) -> list[int]:

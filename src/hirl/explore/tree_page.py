@@ -42,7 +42,7 @@ def write_tree_page(
     with page_folder(folder) as aside:
         pictures = [(collection.images, index) for index in order.tolist()]
         sheets = write_sheets(pictures, aside / SHEETS, largest=thumbnail, progress=progress)
-        data = tree_data(collection, typical, margins, order, folder) | {"sheets": sheets.layout()}
+        data = tree_data(collection, typical, margins, order, folder) | {"sheets": sheets}
         data |= {"names": dict(names or {}), "suggested": suggest_names(collection, typical)}
         write_page(aside, "tree", f"{collection.name} · tree", data)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -33,49 +34,41 @@ def draw_tree(
     """
     titles = {node: f"[italic]{escape(one_line(name))}?[/italic]" for node, name in (suggested or {}).items()}
     titles |= {node: f"[bold]{escape(one_line(name))}[/bold]" for node, name in (names or {}).items()}
+
+    def draw(branch: Tree, level: int, node: int) -> None:
+        images = tree.images(level, node)
+        key = f"{level}-{node}"
+        text = f"{titles[key]} ({key}), " if key in titles else f"[dim]{key}[/dim]  "
+        text += f"{len(images):,} images"
+        if labels is not None:
+            counts = labels[images].bincount(minlength=len(classes))
+            most = counts.argsort(descending=True, stable=True)[:SHOWN_CLASSES].tolist()
+            names = [f"[bold]{escape(one_line(classes[label]))}[/bold]" for label in most]
+            shares = [f"{counts[label] / len(images):.0%}" for label in most if counts[label]]
+            text += ": " + ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=False))
+        below = branch.add(text)
+        if level < 1:
+            return
+        children = largest_first(tree, level - 1, tree.children(level, node))
+        if level == 1:
+            below.label = f"{below.label}, in {len(children)} {'leaf' if len(children) == 1 else 'leaves'}"
+            return
+        for child in children[:SHOWN_CHILDREN]:
+            draw(below, level - 1, child)
+        if len(children) > SHOWN_CHILDREN:
+            below.add(f"… and {len(children) - SHOWN_CHILDREN} smaller")
+
     top = len(tree.levels) - 1
     drawn = Tree(f"[bold]{escape(one_line(title))}")
-    for node in tree.sizes(top).argsort(descending=True, stable=True).tolist():
-        if len(tree.images(top, node)):
-            _draw_below(drawn, tree, top, node, labels, classes, titles)
+    for node in largest_first(tree, top, torch.arange(tree.levels[top])):
+        draw(drawn, top, node)
     return drawn
 
 
-def _draw_below(
-    branch: Tree,
-    tree: PrototypeTree,
-    level: int,
-    node: int,
-    labels: Tensor | None,
-    classes: Sequence[str],
-    titles: Mapping[str, str],
-) -> None:
-    images = tree.images(level, node)
-    key = f"{level}-{node}"
-    text = f"{titles[key]} ({key}), " if key in titles else f"[dim]{key}[/dim]  "
-    text += f"{len(images):,} images"
-    if labels is not None:
-        counts = labels[images].bincount(minlength=len(classes))
-        most = counts.argsort(descending=True, stable=True)[:SHOWN_CLASSES].tolist()
-        shares = [
-            f"[bold]{escape(one_line(classes[label]))}[/bold] {counts[label] / len(images):.0%}"
-            for label in most
-            if counts[label]
-        ]
-        text += ": " + ", ".join(shares)
-    below = branch.add(text)
-    if level < 1:
-        return
-    children = tree.children(level, node)
-    sizes = tree.sizes(level - 1)[children]
-    children = children[sizes.argsort(descending=True, stable=True)][: int((sizes > 0).sum())]
-    if level == 1:
-        below.label = f"{below.label}, in {len(children)} {'leaf' if len(children) == 1 else 'leaves'}"
-        return
-    for child in children[:SHOWN_CHILDREN].tolist():
-        _draw_below(below, tree, level - 1, child, labels, classes, titles)
-    if len(children) > SHOWN_CHILDREN:
-        below.add(f"… and {len(children) - SHOWN_CHILDREN} smaller")
+def largest_first(tree: PrototypeTree, level: int, nodes: Tensor) -> list[int]:
+    """Those of the nodes of a level that have images, from the largest on."""
+    sizes = tree.sizes(level)[nodes]
+    return nodes[sizes.argsort(descending=True, stable=True)][: int((sizes > 0).sum())].tolist()
 
 
 def print_levels(tree: PrototypeTree) -> None:
@@ -83,8 +76,7 @@ def print_levels(tree: PrototypeTree) -> None:
     table = Table(
         title=f"{tree.count:,} images, {len(tree.levels)} level{'s' * (len(tree.levels) > 1)}", title_justify="left"
     )
-    table.add_column("level", justify="right")
-    for heading in ("nodes", "fewest images", "median", "most", "children per node"):
+    for heading in ("level", "nodes", "fewest images", "median", "most", "children per node"):
         table.add_column(heading, justify="right")
     for level, nodes in enumerate(tree.levels):
         sizes = tree.sizes(level)

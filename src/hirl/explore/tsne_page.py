@@ -40,7 +40,7 @@ def write_map_page(
             {"name": one.name, "groups": list(one.groups), "of": pack(one.of[order], "i4")} for one in colourings
         ],
         "rows": pack(collection.rows[points[order]], "i4"),
-        "sheets": sheets.layout(),
+        "sheets": sheets,
     } | file_data([images.path(index) for images, index in pictures], folder)
     write_page(aside, "map", f"{collection.name} · {algorithm}", data)
 

@@ -54,18 +54,12 @@ def work_folder(images: Any, encoder: Any = None) -> Path:
     )
     digest = hashlib.sha256(f"{own.images}\n{own.encoder}".encode(errors="surrogateescape")).hexdigest()[:8]
     places = [first, longer, first.with_name(f"{first.name}-{digest}")]
-    found = [_owner_in(place) for place in places]
-    for place, owner in zip(places, found, strict=True):
+    found = {place: _owner_in(place) for place in places}
+    for place, owner in found.items():
         if owner is not None and (owner.images, owner.encoder) == (own.images, own.encoder):
             return place
-    return next(
-        (
-            place
-            for place, owner in zip(places, found, strict=True)
-            if owner is None or _is_moved(owner, own, place, Path(name))
-        ),
-        places[-1],
-    )
+    free = (one for one, owner in found.items() if owner is None or _is_moved(owner, own, one, Path(name)))
+    return next(free, places[-1])
 
 
 def take_folder(folder: Path, images: Any, encoder: Any) -> None:

@@ -1,6 +1,6 @@
 """`--to table`: one row per image, for pandas, FiftyOne and spreadsheets.
 
-file, row, level_0 …, confidence_0 …   as in `hirl.explore.image_rows`
+file, row, level_0 …, confidence_0 …   as in `hirl.explore.file_lists.image_rows`
 group, keep    with the lists of `hirl duplicates`: the group of copies it belongs to, and whether it is the one to keep
 chosen         with lists of `hirl sample`: whether it is in the last one
 """
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hirl.explore.collection import Collection
-from hirl.explore.file_lists import write_list
-from hirl.explore.image_rows import image_rows
+from hirl.explore.file_lists import image_rows, write_list
 
 GROUPS = "groups.json"
 SUFFIXES = (".csv", ".json", ".parquet")

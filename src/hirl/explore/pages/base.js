@@ -181,6 +181,17 @@ for (const menu of document.querySelectorAll('.menu')) {
 }
 const typing = event => event.target.matches('input, select, textarea') || event.ctrlKey || event.metaKey || event.altKey;
 
+function dot(shade) {
+  const element = el('span', { class: 'dot' });
+  element.style.background = shade;
+  return element;
+}
+
+/** Figures of the encoder that a run started from and of the adapted one. */
+const comparison = (figures, attributes) => el('table', attributes,
+  el('thead', {}, el('tr', {}, ['on training images; larger is better', 'start', 'adapted', 'a difference counts from'].map(name => el('th', {}, name)))),
+  el('tbody', {}, figures.map(([figure, both]) => el('tr', {}, el('td', {}, plain(figure)), both.map(value => el('td', { class: 'number' }, plain(value)))))));
+
 const PALETTE = ['#5b83ad', '#d99352', '#6a9f76', '#c46f6c', '#8f7bb0', '#97806b', '#cf8fb3', '#62a5a6', '#b3a64e', '#828993'];
 /** A colour for class `index` of `total`, the same wherever it appears. */
 const colour = (index, total) => total <= PALETTE.length ? PALETTE[index] : `oklch(${[64, 56, 72][index % 3]}% ${[0.1, 0.085, 0.09][index % 3]} ${((index * 137.508) % 360).toFixed(1)})`;

@@ -38,11 +38,10 @@ function chart(one, place) {
   const key = el('ul', { class: 'key' });
   const read = epoch => {
     key.replaceChildren(...names.map((name, index) => {
-      const [epochs, values] = one.curves[name], dot = el('span', { class: 'dot' });
+      const [epochs, values] = one.curves[name];
       let at = epochs.length - 1;
       if (epoch !== null) at = epochs.reduce((best, candidate, here) => Math.abs(candidate - epoch) < Math.abs(epochs[best] - epoch) ? here : best, 0);
-      dot.style.background = colour(index, 10);
-      return el('li', {}, dot, plain(name.replaceAll('_', ' ')), el('b', {}, written(values[at], one.share)));
+      return el('li', {}, dot(colour(index, 10)), plain(name.replaceAll('_', ' ')), el('b', {}, written(values[at], one.share)));
     }), ...(epoch === null ? [] : [el('li', {}, `epoch ${written(epoch)}`)]));
     pointer.setAttribute('visibility', epoch === null ? 'hidden' : 'visible');
     if (epoch !== null) { pointer.setAttribute('x1', x(epoch)); pointer.setAttribute('x2', x(epoch)); }
@@ -64,7 +63,7 @@ byId('main').append(el('h1', {}, named(data.title)), el('p', { class: 'state' },
 if (data.warnings.length) byId('main').append(el('ul', { class: 'warnings', 'aria-label': 'Warnings' }, data.warnings.map(one => el('li', {}, plain(one.text), el('span', { class: 'muted small' }, one.count > 1 ? ` (${one.count} times, last ${plain(one.when)})` : ` (${plain(one.when)})`)))));
 byId('main').append(data.charts.length ? el('div', { class: 'charts' }, data.charts.map(chart)) : el('p', { class: 'state' }, 'The run has not reported anything yet.'));
 const sides = Object.entries(data.adaptation);
-if (sides.length) byId('main').append(el('h2', { class: 'part' }, 'The start and the adapted encoder'), el('table', { id: 'adaptation' }, el('thead', {}, el('tr', {}, ['on training images; larger is better', 'start', 'adapted', 'a difference counts from'].map(name => el('th', {}, name)))), el('tbody', {}, sides.map(([figure, both]) => el('tr', {}, el('td', {}, plain(figure)), both.map(value => el('td', { class: 'number' }, plain(value))))))));
+if (sides.length) byId('main').append(el('h2', { class: 'part' }, 'The start and the adapted encoder'), comparison(sides, { id: 'adaptation' }));
 const results = Object.entries(data.results);
 if (results.length) byId('main').append(el('h2', { class: 'part' }, 'Results'), el('table', {}, el('tbody', {}, results.flatMap(([name, figures]) => Object.entries(figures).map(([figure, value], at) => el('tr', {}, el('th', {}, at ? '' : named(name)), el('td', {}, named(figure)), el('td', { class: 'number' }, plain(value))))))));
 byId('main').append(el('h2', { class: 'part' }, 'Configuration'), el('pre', {}, data.config));

@@ -175,9 +175,8 @@ function tip(panel, event, point) {
   if (point < 0) return;
   if (box.dataset.point !== String(point)) {
     box.dataset.point = point;
-    const one = colourings[active], dot = el('span', { class: 'dot' });
-    dot.style.background = shade(one.of[point]);
-    box.replaceChildren(thumb(point, 'div'), el('div', { class: 'line' }, dot, named(one.groups[one.of[point]])), el('div', { class: 'muted' }, named(data.files[point])));
+    const one = colourings[active], group = one.of[point];
+    box.replaceChildren(thumb(point, 'div'), el('div', { class: 'line' }, dot(shade(group)), named(one.groups[group])), el('div', { class: 'muted' }, named(data.files[point])));
   }
   const width = 172, height = 220;
   box.style.left = `${event.clientX + 18 + width > innerWidth ? event.clientX - width - 6 : event.clientX + 18}px`;
@@ -191,11 +190,9 @@ function show(point) {
 function legend() {
   const { groups, of } = colourings[active], sizes = new Array(groups.length).fill(0);
   for (const group of of) sizes[group]++;
-  byId('legend').replaceChildren(...groups.map((name, group) => {
-    const dot = el('span', { class: 'dot' });
-    dot.style.background = shade(group);
-    return el('button', { type: 'button', 'aria-pressed': String(chosen === group), title: plain(name), onclick: () => { chosen = chosen === group ? null : group; legend(); draw(); } }, dot, el('span', { class: 'name' }, named(name)), el('span', { class: 'number' }, sizes[group].toLocaleString('en')));
-  }));
+  byId('legend').replaceChildren(...groups.map((name, group) => el('button',
+    { type: 'button', 'aria-pressed': String(chosen === group), title: plain(name), onclick: () => { chosen = chosen === group ? null : group; legend(); draw(); } },
+    dot(shade(group)), el('span', { class: 'name' }, named(name)), el('span', { class: 'number' }, sizes[group].toLocaleString('en')))));
 }
 byId('colouring').addEventListener('change', event => { active = Number(event.target.value); chosen = null; legend(); draw(); });
 const reset = () => { Object.assign(view, { x: 0.5, y: 0.5, zoom: 1 }); draw(); };

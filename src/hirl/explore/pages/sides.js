@@ -8,6 +8,5 @@ for (const side of data.sides) {
 const figures = Object.entries(data.figures);
 if (figures.length) {
   byId('figures').hidden = false;
-  byId('figures').append(el('table', {}, el('thead', {}, el('tr', {}, ['on training images; larger is better', 'start', 'adapted', 'a difference counts from'].map(name => el('th', {}, name)))),
-    el('tbody', {}, figures.map(([figure, both]) => el('tr', {}, el('td', {}, plain(figure)), both.map(value => el('td', { class: 'number' }, plain(value))))))));
+  byId('figures').append(comparison(figures));
 }

@@ -72,9 +72,7 @@ function composition(level, node) {
 }
 const colourOf = label => colour(label, labels[labelLevel].names.length);
 function classItem(label, number, total) {
-  const dot = el('span', { class: 'dot' });
-  dot.style.background = colourOf(label);
-  return el('li', {}, dot, el('span', {}, named(labels[labelLevel].names[label]), ` ${percent(number / total)}`));
+  return el('li', {}, dot(colourOf(label)), el('span', {}, named(labels[labelLevel].names[label]), ` ${percent(number / total)}`));
 }
 
 /** The name people gave a node, or a suggestion, or its number. */
