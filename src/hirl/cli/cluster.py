@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from hirl.config.parser import Parser
 
 if TYPE_CHECKING:
     from hirl.hierarchy.builder import TreeBuilder
+    from hirl.hierarchy.tree import PrototypeTree
 
 
 SUFFIX = ".safetensors"
@@ -72,35 +72,33 @@ def run(config: Namespace) -> None:
     if config.builder is not None and kmeans != HierarchicalKMeans():
         raise ValueError(f"--{', --'.join(names)} are for K-means, but --builder is given: use --builder.NAME options")
     builder = kmeans if config.builder is None else config.builder
+    images = None
     if is_parts(config.features) or config.rows_per_prototype is not None:
         if config.images is not None:
             raise ValueError("--images cannot be used with a sampled tree: its page would hold too many images")
-        _cluster_sample(config, builder)
-        return
-    if config.resample:
+        tree = _sampled_tree(config, builder)
+    elif config.resample:
         raise ValueError("--resample needs a sampled tree: give --rows_per_prototype too")
-    arrays = read_features(config.features)
-    features = arrays.get("z0", arrays.get("features"))
-    assert features is not None  # read_features checks this
-    images = None
-    if config.images is not None:
-        images = open_images(config.images)
-        check_row_count(config.features, len(features), images)
-    count, readable = len(features), readable_rows(config.features, arrays)
-    if readable is not None:
-        features = features[readable]
-    levels: Sequence[int] | None = config.levels
-    if levels is None:
-        suggested = suggest_levels(features)
-        print(f"levels {tuple(suggested)}: {suggested.why}")
-        levels = suggested
-    rows = builder.rows_per_step(len(features), levels)
-    with tree_progress(rows, levels, builder.max_steps) as progress:
-        tree = builder(features, tuple(levels), seed=config.seed, progress=progress)
-    if readable is not None:
-        leaves = torch.full((count,), NO_LEAF)
-        leaves[torch.from_numpy(readable)] = tree.leaves
-        tree = replace(tree, leaves=leaves)
+    else:
+        arrays = read_features(config.features)
+        features = arrays["z0"] if "z0" in arrays else arrays["features"]
+        if config.images is not None:
+            images = open_images(config.images)
+            check_row_count(config.features, len(features), images)
+        count, readable = len(features), readable_rows(config.features, arrays)
+        if readable is not None:
+            features = features[readable]
+        levels = config.levels
+        if levels is None:
+            levels = suggest_levels(features)
+            print(f"levels {tuple(levels)}: {levels.why}")
+        rows = builder.rows_per_step(len(features), levels)
+        with tree_progress(rows, levels, builder.max_steps) as progress:
+            tree = builder(features, tuple(levels), seed=config.seed, progress=progress)
+        if readable is not None:
+            leaves = torch.full((count,), NO_LEAF)
+            leaves[torch.from_numpy(readable)] = tree.leaves
+            tree = replace(tree, leaves=leaves)
     tree.save(config.out)
     print_levels(tree)
     print(f"Wrote the tree of {tree.count:,} images to {config.out}")
@@ -111,9 +109,8 @@ def run(config: Namespace) -> None:
         print(f"Page of {len(collection):,} images written to {page}. {page_address(page)}")
 
 
-def _cluster_sample(config: Namespace, builder: TreeBuilder) -> None:
+def _sampled_tree(config: Namespace, builder: TreeBuilder) -> PrototypeTree:
     """Build a tree on a sample of features, which may be larger than memory, and assign all rows to it."""
-    from hirl.explore.tree_text import print_levels
     from hirl.features.feature_files import read_features
     from hirl.features.feature_parts import is_parts, open_parts
     from hirl.hierarchy.level_search import suggest_levels
@@ -137,7 +134,7 @@ def _cluster_sample(config: Namespace, builder: TreeBuilder) -> None:
         progress_bars() as bars,
         tree_progress(builder.rows_per_step(sample, levels), levels, builder.max_steps) as progress,
     ):
-        tree = sampled_tree(
+        return sampled_tree(
             parts,
             tuple(levels),
             builder=builder,
@@ -147,9 +144,6 @@ def _cluster_sample(config: Namespace, builder: TreeBuilder) -> None:
             progress=progress,
             assigned=lambda done, count: bars("rows assigned", done, count),
         )
-    tree.save(config.out)
-    print_levels(tree)
-    print(f"Wrote the tree of {tree.count:,} images to {config.out}")
 
 
 CLUSTER = Command("cluster", "build a tree of prototypes over features of your own", options, run)

@@ -43,9 +43,7 @@ def collection_options(parser: Parser, *, subject: str | None = None, tree: bool
             "--levels", type=list[PositiveInt], help="Nodes per level, fine to coarse, if there is no tree yet."
         )
         parser.add_argument(
-            "--anew",
-            action="store_true",
-            help="For images: build a new tree instead of updating the previous one.",
+            "--anew", action="store_true", help="For images: build a new tree instead of updating the previous one."
         )
     method_option(parser)
     parser.add_argument("--device", help="cpu, cuda …; by default a GPU if there is one.")

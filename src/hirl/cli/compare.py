@@ -59,16 +59,11 @@ def named_arms(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
         name, colon, settings = (part.strip() for part in text.partition(":"))
         if not name or (not colon and "=" in name):
             raise ValueError(f"--arms is {text!r}, but must be a name, a colon and settings, such as 'light: weight=1'")
+        file, name = name, Path(name).stem if "/" in name and not colon else name
         if name in arms:
             raise ValueError(f"--arms has the arm {name!r} twice, but names must differ")
-        if not colon:
-            file, name = name, name if "/" not in name else Path(name).stem
-            if name in arms:
-                raise ValueError(f"--arms has the arm {name!r} twice, but names must differ")
-            arms[name] = _settings_of_file(file)
-            continue
         found = [_setting(setting, "--arms") for setting in settings.split()]
-        arms[name] = dict(found)
+        arms[name] = dict(found) if colon else _settings_of_file(file)
         if len(arms[name]) < len(found):
             raise ValueError(f"--arms is {text!r}, but must give each setting once")
     return arms

@@ -50,24 +50,23 @@ def run(config: Namespace) -> None:
 
     check_sheet(config)
     images = open_images(config.source, split=config.split, root=config.root, download=config.download)
-    unreadable = []
+    count, name, unreadable = len(images), images.name, []
     if not config.unread:
         with progress_bars() as progress:
             unreadable = unreadable_images(images, progress=progress)
-    print_images(images, [bad.index for bad in unreadable])
+    if unreadable:
+        counted = torch.ones(count, dtype=torch.bool)
+        counted[[bad.index for bad in unreadable]] = False
+        images = Subset(images, counted.nonzero().flatten())
+        images.name = name
+    print_images(images)
     if images.pixels is None:
-        print_readable(len(images), unreadable, read=not config.unread)
+        print_readable(count, unreadable, read=not config.unread)
     print_other_files(config.source)
     if config.out is not None:
-        skipped = Skipped()
-        if unreadable:
-            counted = torch.ones(len(images), dtype=torch.bool)
-            counted[[bad.index for bad in unreadable]] = False
-            name = images.name
-            images = Subset(images, counted.nonzero().flatten())
-            images.name = name
         if len(images) == 0:
             raise ValueError(f"none of the images of {config.source} can be read: there is nothing to draw")
+        skipped = Skipped()
         save_sheet(class_sheet(images, tile=config.tile, columns=config.columns, skipped=skipped), config.out)
         print_skipped(skipped, "crossed out on the sheet")
 
@@ -107,16 +106,9 @@ def print_readable(count: int, unreadable: Sequence[BadImage], *, read: bool) ->
             print(f"  and {len(unreadable) - MOST_LISTED:,} more")
 
 
-def print_images(images: ImageSet, without: Sequence[int] = ()) -> None:
-    """Print a row per label level, finest first: classes, images per class, and the first class names.
-
-    `without`: the images that do not count.
-    """
-    import torch
-
-    counted = torch.ones(len(images), dtype=torch.bool)
-    counted[list(without)] = False
-    title = f"{images.name}: {int(counted.sum()):,} images"
+def print_images(images: ImageSet) -> None:
+    """Print a row per label level, finest first: classes, images per class, and the first class names."""
+    title = f"{images.name}: {len(images):,} images"
     if images.pixels is not None:
         height, width = images.pixels.shape[-2:]
         title += f" of {width} × {height} pixels"
@@ -127,7 +119,7 @@ def print_images(images: ImageSet, without: Sequence[int] = ()) -> None:
     for heading in ("level", "classes", "fewest", "median", "most", "names"):
         table.add_column(heading, justify="left" if heading == "names" else "right")
     for level, names in enumerate(images.label_names):
-        counts = images.labels[counted, level].bincount(minlength=len(names))
+        counts = images.labels[:, level].bincount(minlength=len(names))
         figures = [len(names), int(counts.min()), int(counts.median()), int(counts.max())]
         few = ", ".join(names[:3]) + (" …" if len(names) > 3 else "")
         table.add_row(str(level), *(f"{figure:,}" for figure in figures), escape(few))

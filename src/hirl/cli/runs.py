@@ -28,7 +28,6 @@ def options(parser: Parser) -> None:
 
 
 def run(config: Namespace) -> None:
-    """Print a line per run below a folder."""
     folder = config.folder
     if not folder.is_dir():
         raise ValueError(f"{str(folder)!r} is not a folder, but must be a folder of runs")
