@@ -80,7 +80,7 @@ def test_views_make_no_network_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         return make(name, **args)
 
     monkeypatch.setattr(backbones, "make_backbone", counted)
-    backbones._outline.cache_clear()
+    backbones._OUTLINES.clear()
     for method in (DINO(), DINO(local_crops=2), IBOT(), MoCoV3(backbone="vit_base_patch16_224")):
         for size in (32, 64):
             method.views(size)

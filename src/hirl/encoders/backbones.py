@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,6 +18,9 @@ from hirl.encoders.adapter import AdaptedNetwork
 # Families that can resample their position embeddings to the size of the input, which local crops require.
 _ANY_SIZE = ("vision_transformer", "vision_transformer_hybrid", "deit", "eva")
 _OWN = {"num_classes", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "drop_path_rate"}
+
+
+_OUTLINES: dict[str, nn.Module] = {}
 
 
 class UnknownBackbone(ValueError):  # noqa: N818 (a ValueError to all but those who offer other choices)
@@ -81,21 +82,11 @@ def outline(name: str, **args: Any) -> nn.Module:
     Made once per name and arguments (about 0.1 s) and shared from then on. timm holds the patch size nowhere else: not
     all names carry it, arguments override it, and the stem of a hybrid network multiplies it.
     """
-    return _outline(name, _Arguments(repr(sorted(args.items())), args))
-
-
-@dataclass(frozen=True)
-class _Arguments:
-    """Arguments, compared by their text since lists and dicts are not hashable."""
-
-    text: str
-    values: dict[str, Any] = field(compare=False)
-
-
-@lru_cache(maxsize=8)
-def _outline(name: str, args: _Arguments) -> nn.Module:
-    with torch.device("meta"):
-        return make_backbone(name, **args.values)
+    key = f"{name} {sorted(args.items())}"  # a text, since lists and dicts are not hashable
+    if key not in _OUTLINES:
+        with torch.device("meta"):
+            _OUTLINES[key] = make_backbone(name, **args)
+    return _OUTLINES[key]
 
 
 def width(backbone: nn.Module) -> int:

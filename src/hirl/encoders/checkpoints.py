@@ -88,7 +88,9 @@ def _split_encoder(path: Path, tensors: Weights, layout: Layout) -> ForeignEncod
         if any(re.match(head, own) for head in layout.heads):
             heads[own] = tensor
         elif inside:
-            weights[_rename(own, layout)] = tensor
+            for pattern, replacement in layout.renames:
+                own = re.sub(rf"^{pattern}", replacement, own)
+            weights[own] = tensor
         else:
             unexpected.append(name)
     if unexpected:
@@ -114,12 +116,6 @@ def _split_encoder(path: Path, tensors: Weights, layout: Layout) -> ForeignEncod
         depth = None if blocks is None else tuple(blocks) if isinstance(blocks, list) else (blocks,)
     network = infer_network(weights, attention=attention, depth=depth)
     return ForeignEncoder(weights, heads, network, Provenance(source, None, labels, left_out=without), form, eps)
-
-
-def _rename(name: str, layout: Layout) -> str:
-    for pattern, replacement in layout.renames:
-        name = re.sub(rf"^{pattern}", replacement, name)
-    return name
 
 
 def _merge_qkv(weights: Weights) -> Weights:

@@ -59,7 +59,6 @@ class EncoderMetadata:
 
 
 def save_encoder(path: Path, encoder: nn.Module, metadata: EncoderMetadata) -> None:
-    """Write the weights and the metadata."""
     from safetensors.torch import save_file
 
     weights = {name: tensor.detach().cpu().contiguous() for name, tensor in encoder.state_dict().items()}
@@ -166,7 +165,7 @@ def fit_weights(network: nn.Module, weights: Weights, *, source: str, name: str)
 def network_hash(weights: dict[str, Any], *about: Any) -> str:
     """sha256 of named tensors in any order, and of plain data that describes the rest of the network."""
     digest = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())
-    for name in sorted(weights):
+    for name in sorted(name for name, value in weights.items() if isinstance(value, Tensor)):
         tensor = weights[name].detach().cpu()
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)

@@ -88,12 +88,7 @@ LAYOUTS = (
         format=BICUBIC,
     ),
     Layout(
-        "MoCo v2",
-        ("state_dict",),
-        (r"encoder_q\.",),
-        r"encoder_q\.",
-        (r"fc\.", r"encoder_k\.|queue"),
-        format=IMAGENET,
+        "MoCo v2", ("state_dict",), (r"encoder_q\.",), r"encoder_q\.", (r"fc\.", r"encoder_k\.|queue"), format=IMAGENET
     ),
     Layout(
         "MoCo v3",
@@ -136,13 +131,7 @@ LAYOUTS = (
         format=BICUBIC,
     ),
     Layout("DINO", ("teacher",), (r"backbone\.", r"head\."), r"backbone\.", (r"head\.",), format=BICUBIC),
-    Layout(
-        "MAE",
-        ("model", ""),
-        (r"decoder_embed\.", r"mask_token"),
-        heads=(r"decoder_|mask_token",),
-        format=BICUBIC,
-    ),
+    Layout("MAE", ("model", ""), (r"decoder_embed\.", r"mask_token"), heads=(r"decoder_|mask_token",), format=BICUBIC),
     Layout(
         "lightly",
         ("state_dict",),

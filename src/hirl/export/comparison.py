@@ -18,7 +18,7 @@ Outputs = Mapping[str, Any]  # by name, as arrays or tensors
 
 
 @torch.inference_mode()
-def compare_with_torch(export: Export, load: Callable[[Tensor], Outputs], *, tool: str) -> float:
+def compare_with_torch(export: Export, load: Callable[[Tensor], Outputs], tool: str) -> float:
     """The largest difference over all outputs and batch sizes; a ValueError if it is not that of rounding.
 
     `load`: what the tool's own loader makes of the file, as a function of pixels (B, C, size, size). Paths must be

@@ -19,7 +19,7 @@ from hirl.export.timm_folder import FILES as TIMM_FILES
 from hirl.export.timm_folder import write_timm
 from hirl.export.torch_export_file import write_torch_export
 from hirl.export.torchvision_file import write_torchvision
-from hirl.features.open_encoder import Encoder, open_encoder
+from hirl.features.open_encoder import open_encoder
 from hirl.files import check_replaceable, expanded
 from hirl.methods.base import Method
 from hirl.runs.folder import RunFolder
@@ -118,11 +118,17 @@ def export_encoder(
         opened = open_encoder(
             source, backbone=backbone, backbone_args=backbone_args, weights=weights, channels=channels, method=method
         )
+    given_names = None
+    if names is not None:
+        names_of = identity or opened.tree
+        if not levels or names_of is None:
+            raise ValueError(f"names {os.fspath(names)!r} are those of a tree's nodes: export a run with levels")
+        given_names = read_names(Path(names), names_of)
     export = prepare(
         opened,
         levels=levels,
         tree=tree,
-        names=_names(opened, identity, names, levels=levels),
+        names=given_names,
         image_size=image_size,
         channels=channels,
         mean=mean,
@@ -165,15 +171,3 @@ def check_export(to: str, out: Path, *, levels: bool) -> None:
         raise ValueError(f"{to} holds an encoder alone: export levels to {', '.join(able[:-1])} or {able[-1]}")
     if writer.suffix and out.suffix != writer.suffix:
         raise ValueError(f"an export to {to} is a file named *{writer.suffix}, not {str(out)!r}")
-
-
-def _names(
-    encoder: Encoder, identity: str | None, file: str | os.PathLike[str] | None, *, levels: bool
-) -> dict[str, str] | None:
-    """`identity`: id of the tree, for images without a run."""
-    if file is None:
-        return None
-    tree = identity or encoder.tree
-    if not levels or tree is None:
-        raise ValueError(f"names {os.fspath(file)!r} are those of a tree's nodes: export a run with levels")
-    return read_names(Path(file), tree)

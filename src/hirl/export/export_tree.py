@@ -64,12 +64,11 @@ def export_tree(
         raise ValueError(
             f"{str(source)!r} holds features alone: write their tree with hirl cluster, and export that file"
         )
+    if is_file:
+        source = PrototypeTree.load(source)  # type: ignore[arg-type]
     collection: Collection | None = None
     if isinstance(source, PrototypeTree):
         tree, identity = source, tree_id(source)
-    elif is_file:
-        tree = PrototypeTree.load(source)
-        identity = tree_id(tree)
     else:
         collection = open_collection(source, encoder=encoder, method=method)
         tree, identity = collection.tree, collection.tree_id

@@ -17,6 +17,7 @@ from hirl.runs.results import distinguishing_settings, list_results, tested_on
 from hirl.terminal.figures import format_cell, with_kinds
 
 TASK = "image-feature-extraction"
+BAR = "\\|"  # in a cell of a table
 
 
 def model_card(export: Export, folder: str, difference: float, *, of_timm: bool) -> str:
@@ -28,7 +29,8 @@ def model_card(export: Export, folder: str, difference: float, *, of_timm: bool)
     parts += _timm(folder) if of_timm else _onnx(export)
     parts += _levels(export)
     if run is not None:
-        parts += [*_results(run), *_settings(run)]
+        settings = yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)
+        parts += [*_results(run), "## Settings", f"```yaml\n{settings}```"]
     parts += [
         "## Origin",
         f"Weights: `{one_line(export.encoder.name)}`, sha256 `{export.encoder.sha256}`.",
@@ -106,14 +108,9 @@ def _results(run: RunFolder) -> Iterator[str]:
         task = " ".join(filter(None, (str(result["protocol"].get("task")), settings[file])))
         for name, value in with_kinds(result["headline"], result["kinds"].get("headline", {})).items():
             cells = (task, tested_on(result), str(name), format_cell(value))
-            rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
+            rows.append(f"| {' | '.join(one_line(cell).replace('|', BAR) for cell in cells)} |")
     yield "## Results"
     yield "\n".join(rows)
-
-
-def _settings(run: RunFolder) -> Iterator[str]:
-    yield "## Settings"
-    yield f"```yaml\n{yaml.safe_dump(run.config, sort_keys=False, allow_unicode=True)}```"
 
 
 def _start(encoder: Encoder) -> str:
@@ -131,7 +128,3 @@ def _start(encoder: Encoder) -> str:
 
 def _versions(known: dict[str, Any]) -> str:
     return ", ".join(f"{name} {number}" for name, number in known.items())
-
-
-def _cell(text: str) -> str:
-    return one_line(text).replace("|", "\\|")

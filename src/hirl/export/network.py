@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl.data.loader import resized_side
@@ -15,7 +16,6 @@ from hirl.data.views.normalisation import Normalisation, default_normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
 from hirl.encoders.weights_source import Interpolation
-from hirl.export.path_finding import PathFinder
 from hirl.features.open_encoder import Encoder
 from hirl.features.preprocessing import check_features, check_preprocessing
 from hirl.hierarchy.tree import PrototypeTree
@@ -137,6 +137,42 @@ class LevelNetworks(nn.Module):
         return [z0, *(head(z0) for head in self.heads)]
 
 
+class PathFinder(nn.Module):
+    """z⁰ (B, D) → path (B, L), the nodes that `tree.path(tree.assign(z0))` finds, and its confidence (B, L).
+
+    The confidence is `tree.margins`: the cosine of the path found, less that of the best path through another node of
+    the level. With `tree.by_path` the cosine of a path is the mean over its levels, else that of its leaf.
+    Plain tensor operations, which every exporter can write down.
+    """
+
+    leaf_paths: Tensor  # (M_1, L)
+    targets: Tensor  # (M_1, D), or (M_1, d) in the tree's reduced space
+    mean: Tensor
+    axes: Tensor
+
+    def __init__(self, tree: PrototypeTree) -> None:
+        super().__init__()
+        self.is_reduced = tree.reduced is not None
+        self.register_buffer("leaf_paths", tree.paths.clone())
+        self.register_buffer("targets", tree.mean_targets().clone())
+        if tree.reduced is not None:
+            self.register_buffer("mean", tree.reduced.mean.float().clone())
+            self.register_buffer("axes", tree.reduced.axes.float().clone())
+
+    def forward(self, z0: Tensor) -> tuple[Tensor, Tensor]:
+        rows = F.normalize(z0, dim=1)
+        if self.is_reduced:
+            rows = F.normalize((rows - self.mean) @ self.axes, dim=1)
+        cosines = rows @ self.targets.T  # (B, M_1)
+        best, leaf = cosines.max(dim=1)
+        path = self.leaf_paths[leaf]  # (B, L)
+        confidence = []
+        for level in range(self.leaf_paths.shape[1]):
+            same = self.leaf_paths[:, level] == path[:, level, None]  # (B, M_1)
+            confidence.append(best - cosines.masked_fill(same, -torch.inf).amax(1))
+        return path, torch.stack(confidence, dim=1)
+
+
 def _called_modules(module: nn.Module, run: Callable[[], object]) -> list[nn.Module]:
     """The submodules that a function calls, without those inside another one."""
     called: set[int] = set()
@@ -172,7 +208,8 @@ def prepare(
 
     `tree`: over the encoder's features, of images without a run; a run has its own.
     """
-    pixels = _pixels(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
+    check_preprocessing(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
+    pixels = _pixels(encoder, image_size, channels, mean, std)
     if not levels:
         network = ImageNetwork(encoder.network, pixels)
         return _check(Export(encoder, network.eval(), pixels, ("features",)))
@@ -185,7 +222,7 @@ def prepare(
     backbone, heads, z = encoder.network, None, 0
     if encoder.run is not None and encoder.run.config["hierarchy"]["head_layers"]:
         trained = encoder.load_trained(method=method)
-        if _hash(trained.method.encoder) == _hash(backbone):
+        if network_hash(trained.method.encoder.state_dict()) == network_hash(backbone.state_dict()):
             backbone = trained.method.encoder  # the same module twice in a graph is computed once
         heads = LevelNetworks(trained, torch.zeros(2, pixels.channels, pixels.size, pixels.size))
         z = 1 + len(heads.heads)
@@ -196,13 +233,11 @@ def prepare(
 
 def _pixels(
     encoder: Encoder,
-    *,
     image_size: int | None,
     channels: int | None,
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
 ) -> PixelFormat:
-    check_preprocessing(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     form = encoder.format
     size = encoder.image_size or image_size or (224 if form is None else form.size)
     depth = encoder.channels or channels or 3
@@ -213,10 +248,6 @@ def _pixels(
             raise ValueError(f"{name} has {len(values)} values, but the images have {depth} channels")
     resize = resized_side(size) if form is None else round(size / form.crop)
     return PixelFormat(size, resize, depth, normal.mean, normal.std, "bilinear" if form is None else form.interpolation)
-
-
-def _hash(network: nn.Module) -> str:
-    return network_hash({name: value for name, value in network.state_dict().items() if isinstance(value, Tensor)})
 
 
 def _check(export: Export) -> Export:

@@ -28,6 +28,8 @@ def write_onnx(export: Export, out: Path) -> float:
     missing = [library for library in LIBRARIES if find_spec(library) is None]
     if missing:
         raise ValueError(f"ONNX needs {' and '.join(missing)}, not installed here: pip install 'hirl[export]'")
+    import onnxruntime
+
     tensors = [value for value in export.network.state_dict().values() if isinstance(value, Tensor)]
     weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     if weights >= LARGEST_FILE:
@@ -46,18 +48,12 @@ def write_onnx(export: Export, out: Path) -> float:
     program.model.metadata_props[METADATA_KEY] = export.metadata()
     with atomic_write(out) as aside:
         program.save(aside, external_data=False)
-        return compare_with_torch(export, _session(aside, export), tool="onnxruntime")
+        session = onnxruntime.InferenceSession(aside.read_bytes(), providers=["CPUExecutionProvider"])
 
+        def run(pixels: Tensor) -> dict[str, Any]:
+            return dict(zip(export.outputs, session.run(None, {"images": pixels.numpy()}), strict=True))
 
-def _session(file: Path, export: Export) -> Any:
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
-
-    def run(pixels: Tensor) -> dict[str, Any]:
-        return dict(zip(export.outputs, session.run(None, {"images": pixels.numpy()}), strict=True))
-
-    return run
+        return compare_with_torch(export, run, "onnxruntime")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from torch import Tensor
 
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.backbones import make_backbone
@@ -41,11 +40,7 @@ def fill_timm_folder(export: Export, config: dict[str, Any], folder: Path) -> fl
     save_file(weights, weights_file)
     config_file.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     loaded = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-
-    def run(pixels: Tensor) -> dict[str, Tensor]:
-        return {"features": loaded(export.network.normalise(pixels))}
-
-    return compare_with_torch(export, run, tool="timm")
+    return compare_with_torch(export, lambda pixels: {"features": loaded(export.network.normalise(pixels))}, "timm")
 
 
 def timm_config(export: Export) -> dict[str, Any] | None:

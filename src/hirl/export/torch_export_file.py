@@ -26,4 +26,4 @@ def write_torch_export(export: Export, out: Path) -> float:
                 torch.export.save(program, file, extra_files={METADATA_FILE: export.metadata()})
             with aside.open("rb") as file:
                 loaded = torch.export.load(file).module()
-            return compare_with_torch(export, loaded, tool="torch.export")
+            return compare_with_torch(export, loaded, "torch.export")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hirl.encoders.encoder_file import Weights
 from hirl.encoders.published import TORCHVISION
@@ -54,11 +54,9 @@ def write_torchvision(export: Export, out: Path) -> float:
         torch.save(twin.weights, aside)
         loaded = twin.make().eval()
         loaded.load_state_dict(torch.load(aside, weights_only=True))
-
-        def run(some: Tensor) -> dict[str, Tensor]:
-            return {"features": loaded(export.network.normalise(some))}
-
-        difference = compare_with_torch(export, run, tool="torchvision")
+        difference = compare_with_torch(
+            export, lambda some: {"features": loaded(export.network.normalise(some))}, "torchvision"
+        )
         with atomic_write(out.with_suffix(".json")) as beside:
             beside.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
     return difference
@@ -82,7 +80,7 @@ def find_twin(export: Export) -> Twin:
         if _fits(twin):
             return twin
     elif name in models.list_models(models):
-        own = {"init_weights": False} if "init_weights" in _parameters(name) else {}
+        own = {"init_weights": False} if "init_weights" in inspect.signature(getattr(models, name)).parameters else {}
         twin = Twin(name, own, _classifier(name, own), weights)
         if _fits(twin):
             return twin
@@ -113,9 +111,3 @@ def _classifier(name: str, arguments: dict[str, Any]) -> str:
     with torch.device("meta"):
         network: nn.Module = getattr(models, name)(**arguments)
     return classifier_of(network, name)
-
-
-def _parameters(name: str) -> set[str]:
-    from torchvision import models
-
-    return set(inspect.signature(getattr(models, name)).parameters)

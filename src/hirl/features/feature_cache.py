@@ -32,8 +32,6 @@ Allocate: TypeAlias = Callable[[Sequence[int]], Tensor]
 
 
 class ImageFeatures(NamedTuple):
-    """Features of a set of images."""
-
     rows: Tensor  # (N, …); NaN for an image that could not be read
     readable: Tensor  # (N,) bool
 

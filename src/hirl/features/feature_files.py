@@ -41,7 +41,6 @@ def check_target(out: Path) -> None:
 
 
 def write_features(out: Path, arrays: Arrays) -> None:
-    """Write the arrays in the format that the name of the file ends in."""
     write = FORMATS[out.suffix.lower()].write
     assert write is not None  # as check_target makes sure
     with atomic_write(out, checksum=True) as aside, aside.open("wb") as file:
@@ -114,10 +113,6 @@ def _read_numpy(path: Path) -> Arrays:
         unknown = "pickle" in str(error) or "Python objects" in str(error)
         reason = "it is damaged, of another format, or holds objects, which are not read" if unknown else error
         raise ValueError(f"{str(path)!r} is not a {kind} file of numbers: {reason}") from error
-
-
-def _write_numpy(_out: Path, arrays: Arrays, file: BinaryIO) -> None:
-    np.savez(file, allow_pickle=False, **arrays)
 
 
 def import_parquet(file: Path, *, instead: str = ".npz") -> Any:
@@ -284,7 +279,7 @@ class Format(NamedTuple):
 
 FORMATS = {
     ".npy": Format(_read_numpy),
-    ".npz": Format(_read_numpy, _write_numpy),
+    ".npz": Format(_read_numpy, lambda _, arrays, file: np.savez(file, allow_pickle=False, **arrays)),
     ".parquet": Format(_read_parquet, _write_parquet, import_parquet),
 }
 KINDS = tuple(FORMATS)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hirl.data.sources.image_set import ImageSet
 from hirl.encoders.backbones import UnknownBackbone, make_backbone, patch_size
@@ -178,18 +178,10 @@ def _freeze(network: nn.Module) -> nn.Module:
     return network.requires_grad_(False).eval()
 
 
-def _pixels(form: ImageFormat | None) -> dict[str, Any]:
-    """The options of an `Encoder` that its format decides."""
-    return {} if form is None else {"channels": len(form.mean), "mean": form.mean, "std": form.std}
-
-
 def _from_module(network: nn.Module) -> Encoder:
     kind = type(network)
     description = {"module": f"{kind.__module__}.{kind.__qualname__}", "layers": repr(network)}
-    weights = {name: value for name, value in network.state_dict().items() if isinstance(value, Tensor)}
-    return Encoder(
-        name=kind.__name__, network=_freeze(network), sha256=network_hash(weights, description), description=description
-    )
+    return Encoder(kind.__name__, _freeze(network), network_hash(network.state_dict(), description), description)
 
 
 def _from_run(run: RunFolder, method: str | type[Method] | None) -> Encoder:
@@ -238,15 +230,8 @@ def _named(text: str, backbone_args: dict[str, Any] | None, channels: int | None
         network, provenance, form = named_encoder(text, args)
     backbone = text.removeprefix(RANDOM_PREFIX)
     description = {"backbone": backbone, "backbone_args": args}
-    return Encoder(
-        name=f"{backbone}, random weights" if provenance.random else text,
-        network=_freeze(network),
-        sha256=network_hash(network.state_dict(), description),
-        description=description | {"weights": provenance.source},
-        **_pixels(form),
-        provenance=provenance,
-        format=form,
-    )
+    name = f"{backbone}, random weights" if provenance.random else text
+    return _from_elsewhere(name, network, description, provenance.source, provenance, form)
 
 
 def _from_weights(
@@ -276,13 +261,18 @@ def _from_weights(
         for layer in network.modules():
             if isinstance(layer, nn.LayerNorm):
                 layer.eps = found.norm_eps
-    form = found.format
-    return Encoder(
-        name=name,
-        network=_freeze(network),
-        sha256=network_hash(network.state_dict(), description),
-        description=description | {"weights": str(path)},
-        **_pixels(form),
-        provenance=found.provenance,
-        format=form,
-    )
+    return _from_elsewhere(name, network, description, str(path), found.provenance, found.format)
+
+
+def _from_elsewhere(
+    name: str,
+    network: nn.Module,
+    description: dict[str, Any],
+    weights: str,
+    provenance: Provenance,
+    form: ImageFormat | None,
+) -> Encoder:
+    """An encoder that hirl did not train. Its format, where it is known, says how its images were prepared."""
+    images: dict[str, Any] = {} if form is None else {"channels": len(form.mean), "mean": form.mean, "std": form.std}
+    sha256, about = network_hash(network.state_dict(), description), description | {"weights": weights}
+    return Encoder(name, _freeze(network), sha256, about, **images, provenance=provenance, format=form)

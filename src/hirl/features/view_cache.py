@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from fcntl import LOCK_EX, flock
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,7 +90,8 @@ def compute_or_load_views(
     kept = None if os.access(folder, os.W_OK) else _read(folder / f"{name}.npy")
     if kept is not None:
         return CachedViews(kept, ~kept[:, 0, 0].isnan())
-    with _writable(folder) as place, _locked(place / f"{name}.lock"):
+    with _writable(folder) as place, (place / f"{name}.lock").open("w") as lock:
+        flock(lock, LOCK_EX)  # of two runs that need the same features, the second waits for the first
         file = place / f"{name}.npy"
         rows = _read(file)
         if rows is None:
@@ -101,8 +102,7 @@ def compute_or_load_views(
             if count:
                 assert view is not None
                 loader = Loader(images, (view,) * count, shuffle=False, drop_last=False, **reading)
-            watch = _Watch(begin, progress, should_stop)
-            _compute(network.to(device), plain, loader, len(images), 1 + count, file, watch)
+            _compute(network.to(device), plain, loader, len(images), 1 + count, file, begin, progress, should_stop)
             rows = map_rows(file)  # while it is there: another process may delete it
             _limit(place, keep=file)
     return CachedViews(rows, ~rows[:, 0, 0].isnan())
@@ -165,14 +165,6 @@ class CachedFeatureLoader:
             yield Batch(index, [upload(features, self.device)], [None], replaced=~readable)
 
 
-class _Watch(NamedTuple):
-    """Who follows a pass, and may stop it."""
-
-    begin: Progress
-    progress: Progress
-    should_stop: Callable[[], bool]
-
-
 @torch.inference_mode()
 def _compute(
     network: nn.Module,
@@ -181,12 +173,14 @@ def _compute(
     N: int,
     views: int,
     file: Path,
-    watch: _Watch,
+    begin: Progress,
+    progress: Progress,
+    should_stop: Callable[[], bool],
 ) -> None:
     part, marker = file.with_suffix(".part"), file.with_suffix(".done")
     rows, done, digest = _resumed(part, marker)
     task = f"features of {views} views per image" if views > 1 else "features of the images"
-    watch.begin(task, done, N)
+    begin(task, done, N)
     batches = plain.batches(np.arange(done, N))
     drawn: Iterator[Any] = iter(())
     if loader is not None:
@@ -205,12 +199,12 @@ def _compute(
         rows[done : done + len(features)] = features.numpy()
         digest.update(features.numpy().tobytes())
         done += len(features)
-        stop = done < N and watch.should_stop()
+        stop = done < N and should_stop()
         if place % SAVED_EVERY == 0 or stop:
             rows.flush()
             with atomic_write(marker) as aside:
                 aside.write_text(f"{done} {digest.hexdigest()}", encoding="utf-8")
-        watch.progress(task, done, N)
+        progress(task, done, N)
         if stop:
             raise Stopped(f"stopped at image {done:,} of {N:,}")
     assert rows is not None  # a set has at least one image
@@ -255,11 +249,3 @@ def _writable(folder: Path) -> Iterator[Path]:
     else:
         with TemporaryDirectory() as instead:
             yield Path(instead)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Of two runs that need the same features, the second waits for the first."""
-    with path.open("w") as file:
-        flock(file, LOCK_EX)
-        yield
