@@ -77,9 +77,10 @@ class _Batches:
     def __init__(self, renderer: _Renderer, *, workers: int | None, batch: int, skipped: Skipped | None) -> None:
         self.skipped = Skipped() if skipped is None else skipped
         self.waited = 0.0  # seconds the caller has waited for batches, over all epochs
-        self.workers = default_workers(renderer.images) if workers is None else workers
+        batched = is_batched(renderer.images)  # arrays of small images are processed batch by batch, without workers
+        self.workers = (0 if batched else min(available_cores(), 8)) if workers is None else workers
         check_workers(self.workers)
-        if self.workers and is_batched(renderer.images) and renderer.device.type != "cpu":
+        if self.workers and batched and renderer.device.type != "cpu":
             raise ValueError(
                 f"workers is {workers}, but views of small images in memory are made on {renderer.device} itself: "
                 "use 0, or leave it out"
@@ -126,13 +127,6 @@ def check_workers(workers: int | None) -> None:
     """Raise a ValueError unless so many processes can read images; None is the default."""
     if workers is not None and workers < 0:
         raise ValueError(f"workers is {workers}, but must be at least 0: leave it out for the default")
-
-
-def default_workers(images: ImageSet) -> int:
-    """0 for arrays of small images, which are processed batch by batch; else the available cores, at most 8."""
-    if is_batched(images):
-        return 0
-    return min(available_cores(), 8)
 
 
 def available_cores() -> int:
@@ -272,15 +266,8 @@ class EvaluationLoader(_Batches):
         self.normalisation = choose_normalisation(images, mean, std)
         self.batch_size = batch_size
         self.indices = np.arange(rank, len(images), world_size)
-        renderer = CentreRenderer(
-            images=images,
-            size=size,
-            resize=before,
-            interpolation=interpolation,
-            normalisation=self.normalisation,
-            device=torch.device(device),
-            strict=strict,
-        )
+        place = torch.device(device)
+        renderer = CentreRenderer(images, size, before, interpolation, self.normalisation, place, strict)
         super().__init__(renderer, workers=workers, batch=batch_size, skipped=skipped)
 
     def __len__(self) -> int:

@@ -104,13 +104,8 @@ class DetectionSet(ImageSet):
             status = image.file.stat()
             file = [image.file.name, status.st_size, status.st_mtime_ns]
             entry = [image.id, file, image.width, image.height, instances]
-            found.update(json.dumps(entry, sort_keys=True, default=_text).encode())
+            found.update(json.dumps(entry, sort_keys=True).encode())
         return found.hexdigest()
-
-
-def _text(value: Any) -> str:
-    """Compressed counts may be bytes."""
-    return value.decode("ascii", "replace") if isinstance(value, bytes) else str(value)
 
 
 class Broken(ValueError):  # noqa: N818 - an entry of a file, which is dropped and listed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from hirl.data.annotations.annotated_images import Category, DetectionSet
 from hirl.data.annotations.coco import Document, read_coco, read_document
@@ -68,7 +67,8 @@ def _coco_file(root: Path, split: str) -> Path | None:
 def _image_folder(document: Document, file: Path, root: Path, split: str) -> Path:
     """The folder in which the first images of the file are found."""
     entries = document["images"][:LOOKED_AT]
-    names = [entry["file_name"] for entry in entries if isinstance(entry, dict) and _is_text(entry.get("file_name"))]
+    given = [entry.get("file_name") for entry in entries if isinstance(entry, dict)]
+    names = [name for name in given if isinstance(name, str) and name]
     tried = list(dict.fromkeys(_candidates(file, root, split)))
     found = next((folder for folder in tried if any((folder / name).is_file() for name in names)), None)
     if found is None:
@@ -87,10 +87,6 @@ def _candidates(file: Path, root: Path, split: str) -> Iterator[Path]:
                 folder = base / inner / name
                 if folder.is_dir():
                     yield folder
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def _voc_files(root: Path, split: str) -> tuple[list[Path], Path] | None:

@@ -7,9 +7,37 @@ radial, fish lie along an axis, insects are two mirrored halves, buildings are u
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hirl.data.shapes import backgrounds, buildings, fish, flowers, insects
+import numpy as np
+
+from hirl.data.shapes import buildings, fish, flowers, insects
 from hirl.data.shapes.canvas import Canvas
-from hirl.data.shapes.forms import Floats
+from hirl.data.shapes.forms import Floats, ellipse, sine, turned, wrap
+
+# The setting of a kingdom is a faint pattern behind all its families. It plays the role of context, as sea and sky do
+# in photographs: visible in every crop, it identifies the kingdom but not the family.
+
+
+def meadow(u: Floats, v: Floats) -> Floats:
+    """Leaves scattered about, for flowers."""
+    one = ellipse(*turned(wrap(u, 0.64), wrap(v, 0.64), 0.1), 0.27, 0.1)
+    other = ellipse(*turned(wrap(u + 0.32, 0.64), wrap(v + 0.32, 0.64), -0.1), 0.27, 0.1)
+    return np.minimum(one, other)
+
+
+def water(u: Floats, v: Floats) -> Floats:
+    """Ripples, for fish."""
+    return np.abs(wrap(v + 0.09 * sine(u * 1.3), 0.36)) - 0.06
+
+
+def leaf(u: Floats, v: Floats) -> Floats:
+    """A leaf with its veins, for insects."""
+    side = np.abs(wrap(u, 1.5))
+    return np.minimum(side - 0.05, np.abs(wrap(v + side * 0.9, 0.4)) * 0.74 - 0.045)
+
+
+def paving(u: Floats, v: Floats) -> Floats:
+    """Square slabs, for buildings."""
+    return np.minimum(np.abs(wrap(u, 0.46)), np.abs(wrap(v, 0.46))) - 0.045
 
 
 @dataclass(frozen=True)
@@ -26,7 +54,7 @@ class Kingdom:
 
 TREE = {
     "flower": Kingdom(
-        backgrounds.meadow,
+        meadow,
         {
             "daisy": Family(flowers.daisy, ("oxeye", "needle", "double", "striped")),
             "rose": Family(flowers.rose, ("wild", "blotched", "garden", "veined")),
@@ -34,7 +62,7 @@ TREE = {
         },
     ),
     "fish": Kingdom(
-        backgrounds.water,
+        water,
         {
             "angelfish": Family(fish.angelfish, ("banded", "pinstriped", "chevron", "rippled")),
             "eel": Family(fish.eel, ("ribbon", "lined", "dashed", "zigzag")),
@@ -42,7 +70,7 @@ TREE = {
         },
     ),
     "insect": Kingdom(
-        backgrounds.leaf,
+        leaf,
         {
             "butterfly": Family(insects.butterfly, ("peacock", "veined", "beaded", "zebra")),
             "beetle": Family(insects.beetle, ("spotted", "striped", "belted", "chequered")),
@@ -50,7 +78,7 @@ TREE = {
         },
     ),
     "building": Kingdom(
-        backgrounds.paving,
+        paving,
         {
             "house": Family(buildings.house, ("brick", "timbered", "plank", "shingled")),
             "tower": Family(buildings.tower, ("windowed", "ribbed", "layered", "braced")),

@@ -35,14 +35,9 @@ def folder_labels(folders: Sequence[Folder]) -> tuple[Tensor, LabelNames] | None
         classes = sorted(set(ancestors), key=lambda folder: [os.fsencode(part) for part in folder])
         number = {path: index for index, path in enumerate(classes)}
         columns.append(torch.tensor([number[path] for path in ancestors]))
-        names.append(_class_names(classes))
+        count = Counter(path[-1] for path in classes)  # where two folders of a level have one name, the full path is it
+        names.append(tuple(one_line(path[-1] if count[path[-1]] == 1 else "/".join(path)) for path in classes))
     return torch.stack(columns, dim=1), tuple(names)
-
-
-def _class_names(classes: Sequence[Folder]) -> tuple[str, ...]:
-    """The folder names; the full path where two folders of a level have the same name."""
-    count = Counter(path[-1] for path in classes)
-    return tuple(one_line(path[-1] if count[path[-1]] == 1 else "/".join(path)) for path in classes)
 
 
 def given_labels(labels: object, *, count: int, name: str) -> tuple[Tensor, LabelNames]:

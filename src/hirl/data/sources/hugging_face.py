@@ -135,7 +135,9 @@ def _labels(rows: Any, library: ModuleType, name: str) -> tuple[Tensor | None, L
     kinds = {column: kind for column, kind in rows.features.items() if isinstance(kind, library.ClassLabel)}
     if kinds:
         columns = sorted(kinds, key=lambda column: -kinds[column].num_classes)
-        table = np.stack([_numbers(rows, column) for column in columns], axis=1)
+        # The hub marks rows without a class by -1, other programs by null.
+        numbers = [[-1 if number is None else number for number in _values(rows, column)] for column in columns]
+        table = np.array(numbers, dtype=np.int64).T
         if (table < 0).all():  # a split with withheld labels
             return None, ()
         if (table < 0).any():
@@ -148,9 +150,3 @@ def _labels(rows: Any, library: ModuleType, name: str) -> tuple[Tensor | None, L
 
 def _values(rows: Any, column: str) -> Any:
     return rows.select_columns([column])[:][column]
-
-
-def _numbers(rows: Any, column: str) -> np.ndarray:
-    """The class numbers of a column, -1 where there is none: the hub marks these with -1, other programs with null."""
-    numbers = [-1 if number is None else number for number in _values(rows, column)]
-    return np.array(numbers, dtype=np.int64)

@@ -37,7 +37,13 @@ def open_image_folder(
     chosen = [folder for folder in found if folder[: len(part)] == part]
     levels = None if labelled is False else _levels(list(found), part)
     if levels is None and labelled is not False:
-        _explain_no_labels(len(chosen) == 1, name, required=labelled is True)
+        flat = len(chosen) == 1
+        problem = f"{name} has no class folders" if flat else f"{name} has images beside its class folders"
+        if labelled:
+            raise ValueError(f"{problem}, so labelled=True is not possible")
+        if not flat:
+            remedy = "so it is treated as unlabelled: move them into a class folder to have labels"
+            warnings.warn(f"{problem}, {remedy}", stacklevel=3)
     counts = [len(found[folder]) for folder in chosen]
     labels = None
     if levels is not None:
@@ -60,14 +66,3 @@ def _levels(folders: list[Folder], part: Folder) -> tuple[dict[Folder, Tensor], 
     classes = [folder for folder in folders if folder[: len(part)] not in unlabelled]
     labels = None if part in unlabelled else folder_labels([folder[len(part) :] for folder in classes])
     return None if labels is None else (dict(zip(classes, labels[0], strict=True)), labels[1])
-
-
-def _explain_no_labels(flat: bool, name: str, *, required: bool) -> None:
-    """Warn about images beside class folders, but not about a flat folder; raise ValueError if labels are required."""
-    problem = f"{name} has no class folders" if flat else f"{name} has images beside its class folders"
-    if required:
-        raise ValueError(f"{problem}, so labelled=True is not possible")
-    if not flat:
-        warnings.warn(
-            f"{problem}, so it is treated as unlabelled: move them into a class folder to have labels", stacklevel=4
-        )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -14,20 +15,24 @@ from torch import Tensor
 from hirl.data.sources.arrays import ArrayImages, as_pixels, from_arrays, open_npz
 from hirl.data.sources.decode import is_image_name
 from hirl.data.sources.escape import one_line
-from hirl.data.sources.file_patterns import find_files, is_pattern
 from hirl.data.sources.hugging_face import PARQUET, is_hugging_face, open_hugging_face, open_parquet, open_saved
 from hirl.data.sources.idx import is_idx_name, open_idx
 from hirl.data.sources.image_folder import open_image_folder
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.sources.listed import find_lists, open_listed
 from hirl.data.sources.scan import scan
+from hirl.data.sources.shard_index import is_url
 from hirl.data.sources.shards import COMPRESSED, SHARDS, open_shards
 from hirl.data.sources.splits import choose_split, no_splits
 from hirl.data.sources.torchvision_sets import KNOWN, known_name, open_torchvision
 from hirl.files import expanded
 
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
 _SHAPES, _SHAPES_SIZE = "shapes", 32
 _SHAPES_NAME = re.compile(rf"{_SHAPES}(-(?P<size>\d+))?")  # shapes-64: drawn at 64 pixels
+_BRACES = re.compile(r"(?P<before>[^{}]*)\{(?P<inside>[^{}]+)\}(?P<after>.*)")
 
 
 def open_images(
@@ -70,7 +75,7 @@ def open_images(
     if path.is_dir():
         return _open_folder(path, split, channels, labelled, hides=drawn is not None or name is not None)
     if not path.exists():
-        if is_pattern(text):
+        if is_url(text) or any(mark in text for mark in "{*?"):
             return _open_pattern(text, split, channels)
         raise FileNotFoundError(_missing(text))
     if path.suffix.lower() == ".npz":
@@ -83,13 +88,58 @@ def open_images(
 
 
 def _open_pattern(text: str, split: str | None, channels: int) -> ImageSet:
-    root, found = find_files(text, (*SHARDS, *COMPRESSED, PARQUET))
+    """Open a URL, or a text with parts to expand: `train-{0000..0146}.tar`, `train-*.tar`."""
+    root, found = _find_files(text, (*SHARDS, *COMPRESSED, PARQUET))
     shards = [file for file in found if not file.lower().endswith(PARQUET)]
     if shards:
         return open_shards(root, shards, split=split, channels=channels)
     if found:
         return open_parquet(one_line(text), found, split=split, channels=channels)
     raise ValueError(f"{one_line(text)} is neither a path nor leads to any tar shard or parquet file")
+
+
+def _find_files(text: str, suffixes: tuple[str, ...]) -> tuple[str, list[str]]:
+    """The files that a pattern or the URL of a folder stands for, two deep in a folder, and the folder they are in.
+
+    All are local paths or URLs. The folder of a pattern is what comes before its first part to expand.
+    """
+    from fsspec.core import url_to_fs
+
+    found: list[str] = []
+    before = re.split(r"[{*?]", text)[0]
+    try:
+        for one in _expanded(text):
+            files, path = url_to_fs(one)
+            if "*" in path or "?" in path:
+                names = files.glob(path)
+            elif path.lower().endswith(suffixes):
+                names = [path]
+            else:
+                names = files.find(path, maxdepth=2)
+            found += [_address(files, name) for name in names if name.lower().endswith(suffixes)]
+        files, path = url_to_fs(before if before == text else before.rpartition("/")[0] or ".")
+    except (ValueError, ImportError, OSError) as error:
+        raise ValueError(f"{one_line(text)} cannot be opened: {error}") from error
+    return _address(files, path), list(dict.fromkeys(found))
+
+
+def _address(files: AbstractFileSystem, path: str) -> str:
+    return str(files.unstrip_protocol(path)).removeprefix("file://")
+
+
+def _expanded(text: str) -> Iterator[str]:
+    """`a-{08..11}.tar` is a-08.tar to a-11.tar, `{a,b}.tar` is a.tar and b.tar."""
+    found = _BRACES.fullmatch(text)
+    if found is None:
+        yield text
+        return
+    inside = re.fullmatch(r"(\d+)\.\.(\d+)", found["inside"])
+    parts = found["inside"].split(",")
+    if inside:
+        first, last = int(inside[1]), int(inside[2])
+        parts = [f"{number:0{len(inside[1])}}" for number in range(first, last + 1)]
+    for part in parts:
+        yield from _expanded(f"{found['before']}{part}{found['after']}")
 
 
 def _open_object(source: Any, split: str | None, channels: int) -> ImageSet:

@@ -22,7 +22,7 @@ READ_AT = 2
 LONGEST = 32  # times the shorter side: what lies farther from the centre is cut off before resizing
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class CentreRenderer:
     """Images for evaluation: the shorter side resized to `resize`, then the central square of `size`."""
 

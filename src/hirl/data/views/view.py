@@ -10,13 +10,11 @@ if TYPE_CHECKING:
 
 
 def check_probability(name: str, value: float) -> None:
-    """Raise ValueError unless `value`, called `name`, is between 0 and 1."""
     if not 0 <= value <= 1:
         raise ValueError(f"{name} is {value}, but a probability must be between 0 and 1")
 
 
 def check_interpolation(name: str, value: str) -> None:
-    """Raise ValueError unless `value`, called `name`, is a way to resize."""
     if value not in ("bilinear", "bicubic"):
         raise ValueError(f"{name} is {value!r}, but must be 'bilinear' or 'bicubic'")
 
