@@ -60,12 +60,11 @@ class Selection:
 
     def owners(self) -> dict[str, Callable[..., Any]]:
         """The function at its key, and at its own every class that is chosen, or would be by any of its options."""
-        classes = {key: kind or self._offered(key) for key, kind in self.kinds.items()}
+        # A slot that is null offers the options of its usual class, unless the command line says that it is null.
+        classes = {
+            key: kind or (None if key in self.line else self.slots[key].usual) for key, kind in self.kinds.items()
+        }
         return {self.key: self.function} | {key: kind for key, kind in classes.items() if kind is not None}
-
-    def _offered(self, key: str) -> type | None:
-        """The usual class of a slot that is null, unless the command line says so."""
-        return None if key in self.line else self.slots[key].usual
 
     def _add_slots(self, function: Callable[..., Any], prefix: str, default: Any = None) -> None:
         """Add the slots of a function or class; an object `default` gives their defaults."""
@@ -84,7 +83,9 @@ class Selection:
             named = self.line[key]
             if named is None:
                 raise ValueError(f"--{key} needs a value: choose one of {', '.join(known_classes(slot.base))}")
-            self._fill_slot(key, None if self._is_null(key, named) else self._find(key, named))
+            if named in NULL and not slot.optional:
+                raise ValueError(f"--{key} cannot be null here")
+            self._fill_slot(key, None if named in NULL else self._find(key, named))
         elif slot.default is None:
             given = any(name.startswith(f"{key}.") and name != f"{key}.help" for name in self.line)
             self._fill_slot(key, slot.usual if given else None)
@@ -101,13 +102,6 @@ class Selection:
             raise ValueError(
                 f"--{key} is {named}, but takes null alone, for none; its settings are the options --{key}.NAME"
             ) from error
-
-    def _is_null(self, key: str, value: str) -> bool:
-        if value not in NULL:
-            return False
-        if not self.slots[key].optional:
-            raise ValueError(f"--{key} cannot be null here")
-        return True
 
     def _fill_slot(self, key: str, kind: type | None) -> None:
         below = f"{key}."

@@ -87,11 +87,7 @@ class SemanticPathsCallback(pl.Callback):
         self._hooks = []
 
     def on_train_batch_start(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         self._draw = mix_seed(self.seed, Stream.NEGATIVES, trainer.current_epoch, batch_idx)
 
@@ -112,29 +108,20 @@ class SemanticPathsCallback(pl.Callback):
         self._paths.refresh(rows, index=index, images=images, seed=seed, group=ranks.world().group)
 
     def on_save_checkpoint(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        checkpoint: dict[str, Any],
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Called by all processes, of which the first writes the file."""
         every = ranks.world().gather_objects([(index, rows.cpu()) for index, rows in self._kept])
         checkpoint[BANK] = [pair for kept in every for pair in kept]
 
     def on_load_checkpoint(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        checkpoint: dict[str, Any],
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """The first process takes all rows: the tree does not depend on who holds which."""
         self._kept = list(checkpoint.get(BANK, ())) if trainer.global_rank == 0 else []
 
     def _with_generator(
-        self,
-        module: nn.Module,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The same negative paths in every process, and after a restart."""
         device = args[0].device if args else kwargs["z0"].device

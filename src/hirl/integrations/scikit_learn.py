@@ -64,14 +64,8 @@ class HierarchicalClustering(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         levels = levels_by_number(len(rows)) if self.levels is None else check_levels(self.levels)
         if not -len(levels) <= self.level < len(levels):
             raise ValueError(f"level is {self.level}, but there are {len(levels)} levels, counted from 0")
-        build = HierarchicalKMeans(
-            order=self.order,
-            centre=self.centre,
-            components=self.components,
-            whiten=self.whiten,
-            iterations=self.iterations,
-            restarts=self.restarts,
-        )
+        passed_on = ("order", "centre", "components", "whiten", "iterations", "restarts")
+        build = HierarchicalKMeans(**{name: getattr(self, name) for name in passed_on})
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self.tree_: PrototypeTree = build(rows, tuple(levels), seed=seed)
         self.paths_: npt.NDArray[np.int64] = self.tree_.image_paths.numpy()

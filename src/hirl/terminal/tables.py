@@ -35,7 +35,6 @@ def write_tables(folder: Path, tables: Mapping[str, Cells], numbers: Mapping[str
 
 
 def markdown(title: str, cells: Cells) -> str:
-    """Format a table as Markdown."""
     heading, *rows = [[cell.replace("|", "\\|") for cell in row] for row in cells]
     lines = [heading, ["---"] * len(heading), *rows]
     return f"## {title}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
