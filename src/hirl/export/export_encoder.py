@@ -13,7 +13,7 @@ from hirl.explore.collection import Collection, open_collection
 from hirl.explore.tree_page import read_names
 from hirl.export.huggingface_folder import FILES as HUGGINGFACE_FILES
 from hirl.export.huggingface_folder import write_huggingface
-from hirl.export.network import Export, prepare
+from hirl.export.network import Export, pixel_format, prepare
 from hirl.export.onnx_file import write_onnx
 from hirl.export.timm_folder import FILES as TIMM_FILES
 from hirl.export.timm_folder import write_timm
@@ -124,17 +124,8 @@ def export_encoder(
         if not levels or names_of is None:
             raise ValueError(f"names {os.fspath(names)!r} are those of a tree's nodes: export a run with levels")
         given_names = read_names(Path(names), names_of)
-    export = prepare(
-        opened,
-        levels=levels,
-        tree=tree,
-        names=given_names,
-        image_size=image_size,
-        channels=channels,
-        mean=mean,
-        std=std,
-        method=method,
-    )
+    pixels = pixel_format(opened, image_size, channels, mean, std)
+    export = prepare(opened, pixels, levels=levels, tree=tree, names=given_names, method=method)
     return Written(target, export.outputs, WRITERS[to].write(export, target))
 
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hirl.data.loader import resized_side
-from hirl.data.views.normalisation import Normalisation, default_normalisation
+from hirl.data.views.normalisation import default_normalisation
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
 from hirl.encoders.weights_source import Interpolation
@@ -92,8 +92,8 @@ class ImageNetwork(nn.Module):
         self,
         encoder: nn.Module,
         pixels: PixelFormat,
-        levels: LevelNetworks | None = None,
-        tree: PrototypeTree | None = None,
+        levels: LevelNetworks | None,
+        tree: PrototypeTree | None,
     ) -> None:
         super().__init__()
         self.encoder = encoder
@@ -192,64 +192,53 @@ def _called_modules(module: nn.Module, run: Callable[[], object]) -> list[nn.Mod
     return walk(module)
 
 
-def prepare(
-    encoder: Encoder,
-    *,
-    levels: bool = False,
-    tree: PrototypeTree | None = None,
-    names: Mapping[str, str] | None = None,
-    image_size: int | None = None,
-    channels: int | None = None,
-    mean: tuple[float, ...] | None = None,
-    std: tuple[float, ...] | None = None,
-    method: str | type[Method] | None = None,
-) -> Export:
-    """The encoder with the preprocessing it was trained with; else what is given; else 224 pixels and ImageNet's.
-
-    `tree`: over the encoder's features, of images without a run; a run has its own.
-    """
-    check_preprocessing(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
-    pixels = _pixels(encoder, image_size, channels, mean, std)
-    if not levels:
-        network = ImageNetwork(encoder.network, pixels)
-        return _check(Export(encoder, network.eval(), pixels, ("features",)))
-    tree = encoder.tree if tree is None else tree
-    if tree is None:
-        raise ValueError(
-            f"{encoder.name} has no levels: only a run that was trained with HIRL, and has its first tree, and a "
-            "folder of images have a tree; leave levels out"
-        )
-    backbone, heads, z = encoder.network, None, 0
-    if encoder.run is not None and encoder.run.config["hierarchy"]["head_layers"]:
-        trained = encoder.load_trained(method=method)
-        if network_hash(trained.method.encoder.state_dict()) == network_hash(backbone.state_dict()):
-            backbone = trained.method.encoder  # the same module twice in a graph is computed once
-        heads = LevelNetworks(trained, torch.zeros(2, pixels.channels, pixels.size, pixels.size))
-        z = 1 + len(heads.heads)
-    outputs = ("features", *(f"z{level}" for level in range(z)), "path", "confidence")
-    network = ImageNetwork(backbone, pixels, heads, tree)
-    return _check(Export(encoder, network.eval(), pixels, outputs, tree, dict(names or {})))
-
-
-def _pixels(
+def pixel_format(
     encoder: Encoder,
     image_size: int | None,
     channels: int | None,
     mean: tuple[float, ...] | None,
     std: tuple[float, ...] | None,
 ) -> PixelFormat:
+    """The preprocessing that the encoder was trained with; else what is given; else 224 pixels and ImageNet's."""
+    check_preprocessing(encoder, image_size=image_size, channels=channels, mean=mean, std=std)
     form = encoder.format
     size = encoder.image_size or image_size or (224 if form is None else form.size)
     depth = encoder.channels or channels or 3
     own = default_normalisation(depth)
-    normal = Normalisation(tuple(encoder.mean or mean or own.mean), tuple(encoder.std or std or own.std))
-    for name, values in (("mean", normal.mean), ("std", normal.std)):
+    mean, std = tuple(encoder.mean or mean or own.mean), tuple(encoder.std or std or own.std)
+    for name, values in (("mean", mean), ("std", std)):
         if len(values) != depth:
             raise ValueError(f"{name} has {len(values)} values, but the images have {depth} channels")
     resize = resized_side(size) if form is None else round(size / form.crop)
-    return PixelFormat(size, resize, depth, normal.mean, normal.std, "bilinear" if form is None else form.interpolation)
+    return PixelFormat(size, resize, depth, mean, std, "bilinear" if form is None else form.interpolation)
 
 
-def _check(export: Export) -> Export:
-    check_features(export.encoder.name, lambda images: export.network(images)["features"], export.random_images(2))
+def prepare(
+    encoder: Encoder,
+    pixels: PixelFormat,
+    *,
+    levels: bool,
+    tree: PrototypeTree | None,
+    names: Mapping[str, str] | None,
+    method: str | type[Method] | None,
+) -> Export:
+    """The encoder, with levels, names and a tree; `tree`: of images without a run, for a run has its own."""
+    outputs: tuple[str, ...] = ("features",)
+    backbone, heads = encoder.network, None
+    tree = (encoder.tree if tree is None else tree) if levels else None
+    if levels and tree is None:
+        raise ValueError(
+            f"{encoder.name} has no levels: only a run that was trained with HIRL, and has its first tree, and a "
+            "folder of images have a tree; leave levels out"
+        )
+    if levels and encoder.run is not None and encoder.run.config["hierarchy"]["head_layers"]:
+        trained = encoder.load_trained(method=method)
+        if network_hash(trained.method.encoder.state_dict()) == network_hash(backbone.state_dict()):
+            backbone = trained.method.encoder  # the same module twice in a graph is computed once
+        heads = LevelNetworks(trained, torch.zeros(2, pixels.channels, pixels.size, pixels.size))
+        outputs += tuple(f"z{level}" for level in range(1 + len(heads.heads)))
+    outputs += ("path", "confidence") if levels else ()
+    network = ImageNetwork(backbone, pixels, heads, tree).eval()
+    export = Export(encoder, network, pixels, outputs, tree, dict(names or {}))
+    check_features(encoder.name, lambda images: network(images)["features"], export.random_images(2))
     return export
