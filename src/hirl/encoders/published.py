@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from torch import nn
@@ -21,6 +21,7 @@ from hirl.encoders.encoder_file import fit_weights
 from hirl.encoders.torchvision_networks import make_torchvision
 from hirl.encoders.weights_source import RANDOM, ImageFormat, Interpolation, Provenance
 
+Named = tuple[nn.Module, Provenance, ImageFormat | None]  # the format is known for published weights alone
 TORCHVISION = "torchvision:"
 RANDOM_PREFIX = "random:"
 # In timm's tags of weights that were trained without labels; "ft_" marks labels that came afterwards.
@@ -40,40 +41,26 @@ class NoWeights(ValueError):  # noqa: N818
         return f"{self.reason}: name a file with {option}, {instead}"
 
 
-class NamedEncoder(NamedTuple):
-    """A network with the weights that its name asks for; the format is known for published weights alone."""
-
-    network: nn.Module
-    provenance: Provenance
-    format: ImageFormat | None = None
-
-
-def named_encoder(name: str, args: dict[str, Any]) -> NamedEncoder:
+def named_encoder(name: str, args: dict[str, Any]) -> Named:
     """The network of a timm name, `torchvision:NAME`, or either after `random:`; a ValueError if there are no weights.
 
     `args`: further arguments of the network.
     """
     if name.startswith(RANDOM_PREFIX):
-        return NamedEncoder(make_network(name.removeprefix(RANDOM_PREFIX), args), RANDOM)
+        plain = name.removeprefix(RANDOM_PREFIX)
+        if plain.startswith(TORCHVISION):
+            return make_torchvision(plain.removeprefix(TORCHVISION), args), RANDOM, None
+        return make_backbone(plain, **args), RANDOM, None
     if name.startswith(TORCHVISION):
         return _torchvision(name, args)
-    return _embedded(args) if name == DEFAULT_ENCODER else _timm(name, args)
+    if name == DEFAULT_ENCODER:
+        network = make_backbone(name, **args)
+        fit_weights(network, embedded_weights(), source=PROVENANCE.source, name=name)
+        return network, PROVENANCE, _timm_format(network.pretrained_cfg)
+    return _timm(name, args)
 
 
-def make_network(name: str, args: dict[str, Any]) -> nn.Module:
-    """The network of a timm name or `torchvision:NAME`, with random weights."""
-    if name.startswith(TORCHVISION):
-        return make_torchvision(name.removeprefix(TORCHVISION), args)
-    return make_backbone(name, **args)
-
-
-def _embedded(args: dict[str, Any]) -> NamedEncoder:
-    network = make_backbone(DEFAULT_ENCODER, **args)
-    fit_weights(network, embedded_weights(), source=PROVENANCE.source, name=DEFAULT_ENCODER)
-    return NamedEncoder(network, PROVENANCE, _timm_format(network.pretrained_cfg))
-
-
-def _timm(name: str, args: dict[str, Any]) -> NamedEncoder:
+def _timm(name: str, args: dict[str, Any]) -> Named:
     import timm
 
     network = make_backbone(name, **args)  # a wrong name or argument is refused before anything is fetched
@@ -89,7 +76,7 @@ def _timm(name: str, args: dict[str, Any]) -> NamedEncoder:
     tag = str(config.get("tag") or "")
     source = f"timm's weights {name if '.' in name or not tag else f'{name}.{tag}'}"
     form = _timm_format(config, any_size=arguments.get("dynamic_img_size", False))
-    return NamedEncoder(network, Provenance(source, config.get("license"), _used_labels(tag)), form)
+    return network, Provenance(source, config.get("license"), _used_labels(tag)), form
 
 
 def _used_labels(tag: str) -> bool | None:
@@ -126,7 +113,7 @@ def _timm_format(config: Any, *, any_size: bool = False) -> ImageFormat:
     )
 
 
-def _torchvision(full_name: str, args: dict[str, Any]) -> NamedEncoder:
+def _torchvision(full_name: str, args: dict[str, Any]) -> Named:
     from torchvision.models import get_model_weights
 
     name = full_name.removeprefix(TORCHVISION)
@@ -142,7 +129,7 @@ def _torchvision(full_name: str, args: dict[str, Any]) -> NamedEncoder:
     # Those of torchvision's networks that have a fixed number of positions take one size alone.
     fixed = bool(weights.meta.get("min_size", (1, 1))[0] >= side)
     form = ImageFormat(side, tuple(prepared.mean), tuple(prepared.std), how, side / before, fixed)
-    return NamedEncoder(network, Provenance(f"torchvision's weights {weights}", None, labels=True), form)
+    return network, Provenance(f"torchvision's weights {weights}", None, labels=True), form
 
 
 def _interpolation(name: str) -> Interpolation:

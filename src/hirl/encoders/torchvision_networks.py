@@ -54,14 +54,13 @@ def make_torchvision(name: str, args: dict[str, Any], weights: Weights | None = 
         args = {"init_weights": True} | args
     network: nn.Module = get_model(name, weights=None, **args)
     last = classifier_of(network, name)
-    with_classifier = weights is not None and f"{last}.weight" in weights
-    if weights is not None and with_classifier:
+    classifier: nn.Module = nn.Identity()
+    if weights is not None and f"{last}.weight" in weights:
         old = network.get_submodule(last)
         assert isinstance(old, nn.Linear)
-        classes = len(weights[f"{last}.weight"])
-        network.set_submodule(last, nn.Linear(old.in_features, classes, bias=old.bias is not None))
+        classifier = nn.Linear(old.in_features, len(weights[f"{last}.weight"]), bias=old.bias is not None)
+    network.set_submodule(last, classifier)
+    if weights is not None:
         fit_weights(network, weights, source=source, name=name)
     network.set_submodule(last, nn.Identity())
-    if weights is not None and not with_classifier:
-        fit_weights(network, weights, source=source, name=name)
     return network
