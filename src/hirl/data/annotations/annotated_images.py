@@ -158,17 +158,8 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def check_image_file(file: Path, width: int, height: int) -> None:
-    """Raises Broken unless the file is an image of this size, shown upright. Reads its header alone."""
-    size = image_size(file)
-    if size != (width, height):
-        raise Broken(
-            "image of another size", f"is {width} × {height} by its annotations, but {file} is {size[0]} × {size[1]}"
-        )
-
-
 def image_size(file: Path) -> tuple[int, int]:
-    """Width and height, shown upright; raises Broken for a file that is missing or not an image."""
+    """Width and height, shown upright, from its header; raises Broken for a file that is missing or not an image."""
     from PIL import Image
 
     if not file.is_file():

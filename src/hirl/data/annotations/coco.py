@@ -16,7 +16,7 @@ from hirl.data.annotations.annotated_images import (
     DetectionSet,
     Faults,
     Instance,
-    check_image_file,
+    image_size,
     is_number,
 )
 from hirl.data.annotations.segmentations import check_segmentation
@@ -97,8 +97,11 @@ def _image(entry: Any, key: Any, folder: Path, found: Mapping[int, AnnotatedImag
         raise Broken("duplicate image id", f"is used again, by {name!r}; ids are unique")
     if not (_is_integer(width) and _is_integer(height) and width > 0 and height > 0):
         raise Broken("image without size", f"is {width} × {height}, but width and height must be at least 1")
-    check_image_file(folder / name, width, height)
-    return AnnotatedImage(key, folder / name, width, height, ())
+    file, (found_width, found_height) = folder / name, image_size(folder / name)
+    if (found_width, found_height) != (width, height):
+        why = f"is {width} × {height} by its annotations, but {file} is {found_width} × {found_height}"
+        raise Broken("image of another size", why)
+    return AnnotatedImage(key, file, width, height, ())
 
 
 def _objects(

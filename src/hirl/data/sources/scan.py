@@ -12,9 +12,8 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hirl.data.own_folders import OWN_NAMES, is_own
 from hirl.data.sources.decode import HEIF, is_image_name
@@ -38,8 +37,7 @@ _IGNORED = ("__MACOSX",)
 Times = tuple[int, int, int]
 
 
-@dataclass(frozen=True)
-class Listing:
+class Listing(NamedTuple):
     """The relevant files and the folders directly in one folder, in byte order of their names."""
 
     times: Times  # of modification and metadata change, and the inode
@@ -141,8 +139,7 @@ def _read_cache(cache: Path, root: Path) -> dict[str, Listing]:
 
 
 def _write_cache(cache: Path, root: Path, listings: dict[str, Listing]) -> None:
-    folders = {folder: [one.times, one.settled, one.files, one.folders] for folder, one in listings.items()}
-    text = json.dumps({"version": _VERSION, "root": os.path.realpath(root), "folders": folders})
+    text = json.dumps({"version": _VERSION, "root": os.path.realpath(root), "folders": listings})
     with suppress(OSError, ValueError):  # without write access the next scan takes longer, nothing else
         cache.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(cache) as aside:
