@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hirl.encoders.embedded import PROVENANCE, ImageNetClassifier, embedded_classifier
 from hirl.explore.collection import Collection
+from hirl.hierarchy.groups import place_in_group
 from hirl.hierarchy.tree import PrototypeTree
 
 LABELS, CLASSES, FILES, DATES = "labels", "predicted ImageNet classes", "file names", "dates of the photos"
@@ -164,16 +165,9 @@ def path_terms(path: str) -> set[str]:
 
 
 def _date_names(collection: Collection, typical: Tensor) -> dict[str, Suggestion]:
-    order = typical[:, 0].argsort(descending=True)
-    read: set[int] = set()
-    taken: Counter[int] = Counter()
-    for image, leaf in zip(order.tolist(), collection.tree.leaves[order].tolist(), strict=True):
-        taken[leaf] += 1
-        if taken[leaf] <= DATED:
-            read.add(image)
-    terms = [
-        set(filter(None, [photo_month(path)])) if image in read else None for image, path in enumerate(collection.paths)
-    ]
+    places = place_in_group(collection.tree.leaves, typical[:, 0].argsort(descending=True)).tolist()
+    files = zip(collection.paths, places, strict=True)
+    terms = [set(filter(None, [photo_month(path)])) if place < DATED else None for path, place in files]
     return term_names(collection.tree, terms, DATES)
 
 

@@ -100,10 +100,7 @@ def run_warnings(run: RunFolder) -> list[dict[str, Any]]:
 
 def _thinned(curve: list[list[float]]) -> list[list[float]]:
     """At most POINTS points, each the mean of consecutive ones."""
-    epochs, values = curve
-    if len(epochs) <= POINTS:
-        return [[round(epoch, 4) for epoch in epochs], [float(f"{value:.6g}") for value in values]]
-    edges = [round(place * len(epochs) / POINTS) for place in range(POINTS + 1)]
-    parts = [slice(a, b) for a, b in pairwise(edges) if b > a]
-    means = [[sum(part[cut]) / (cut.stop - cut.start) for cut in parts] for part in (epochs, values)]
+    count = min(POINTS, len(curve[0]))
+    edges = [round(place * len(curve[0]) / count) for place in range(count + 1)]
+    means = [[sum(part[a:b]) / (b - a) for a, b in pairwise(edges)] for part in curve]
     return [[round(epoch, 4) for epoch in means[0]], [float(f"{value:.6g}") for value in means[1]]]

@@ -43,9 +43,11 @@ def draw_tree(
         if labels is not None:
             counts = labels[images].bincount(minlength=len(classes))
             most = counts.argsort(descending=True, stable=True)[:SHOWN_CLASSES].tolist()
-            names = [f"[bold]{escape(one_line(classes[label]))}[/bold]" for label in most]
-            shares = [f"{counts[label] / len(images):.0%}" for label in most if counts[label]]
-            text += ": " + ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=False))
+            text += ": " + ", ".join(
+                f"[bold]{escape(one_line(classes[label]))}[/bold] {counts[label] / len(images):.0%}"
+                for label in most
+                if counts[label]
+            )
         below = branch.add(text)
         if level < 1:
             return
