@@ -21,8 +21,7 @@ from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Output, Plan, Rates, full_precision, warmed_up_cosine
 from hirl.methods.facts import Facts, LinearTraining
 from hirl.methods.parts.augmentations import blur_unless_small, local_crop_size
-from hirl.methods.parts.crops import by_size
-from hirl.methods.parts.cross_view import cross_view_entropy
+from hirl.methods.parts.cross_view import by_size, cross_view_entropy
 from hirl.methods.parts.lars import LARS
 from hirl.methods.parts.mlp import MLP
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
@@ -43,8 +42,7 @@ class Network(nn.Module):
 
         Batch norm takes crops of equal size together in the backbone, and all crops together in the projector.
         """
-        features = [self.backbone(torch.cat(equal)) for equal in by_size(crops)]
-        z0: Tensor = self.head(torch.cat(features))
+        z0: Tensor = self.head(torch.cat([self.backbone(torch.cat(equal)) for equal in by_size(crops)]))
         return z0
 
 

@@ -1,9 +1,18 @@
-"""The loss of SwAV, DINO and iBOT: every view of an image predicts the targets of the other global views."""
+"""Multi-crop of SwAV, DINO and iBOT: equal crops share a batch, each view predicts the others' global targets."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
 import torch
 from torch import Tensor
+
+
+def by_size(crops: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Crops of V views, each (B, C, s, s): the consecutive ones of equal size, which a network takes together."""
+    for _, equal in groupby(crops, key=lambda crop: crop.shape[-1]):
+        yield list(equal)
 
 
 def cross_view_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from hirl.methods.argument_ranges import check_ranges
 from hirl.methods.base import Method, Plan, Rates, cosine, move_towards, warmed_up_cosine
 from hirl.methods.parts import drop_path
 from hirl.methods.parts.augmentations import SOFT_JITTER, blur_unless_small, local_crop_size
-from hirl.methods.parts.crops import by_size
+from hirl.methods.parts.cross_view import by_size
 from hirl.methods.parts.heads import BottleneckHead, UnitLinear
 from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
 
