@@ -37,7 +37,9 @@ def main(folder: Path, out: Path) -> None:
         # Untrained scores are nearly equal, so that rounding would choose among proposals: these are far apart.
         torch.nn.init.normal_(detector.proposals.head.cls_logits.weight, std=1.0)  # type: ignore[union-attr, arg-type]
         synchronise_batch_norm(detector)
-        Training(fabric, detector, plan, samples, NORMALISATION, "two").fit()
+        Training(
+            fabric=fabric, network=detector, schedule=plan, samples=samples, normalisation=NORMALISATION, identity="two"
+        ).fit()
         ends[family] = detector.state_dict()
     found = predict(detector, images, plan, fabric=fabric, normalisation=NORMALISATION)
     ends["found"] = [(one["image_id"], one["score"]) for one in found]

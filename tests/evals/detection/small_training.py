@@ -66,7 +66,9 @@ def train(folder: Path, family: str, checkpoint_file: Path | None, **options: An
         images, family, sizes=sizes, **({"epochs": 4, "batch_size": 2, "lr": 0.02} | options)
     )
     settings: dict[str, Any] = {"identity": "small", "checkpoint": checkpoint_file, "save_every": 0.0} | extra
-    Training(fabric, detector, plan, samples, NORMALISATION, **settings).fit()
+    Training(
+        fabric=fabric, network=detector, schedule=plan, samples=samples, normalisation=NORMALISATION, **settings
+    ).fit()
     return detector
 
 

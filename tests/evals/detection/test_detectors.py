@@ -15,7 +15,7 @@ from torchvision.ops import box_iou
 from hirl.encoders.backbones import make_backbone
 from hirl.evals.detection.detector import Detector, make_detector, padded
 from hirl.evals.detection.proposals import Anchors
-from hirl.evals.detection.pyramid import PyramidBody, pyramid_blocks
+from hirl.evals.detection.pyramid import PyramidBody, as_timm, pyramid_blocks
 from hirl.evals.detection.regions import (
     HeadSizes,
     Regions,
@@ -28,7 +28,6 @@ from hirl.evals.detection.regions import (
     mask_loss,
     pool,
 )
-from hirl.evals.detection.torchvision_vit import as_timm
 
 SMALL = HeadSizes(regions=16, proposals=20, channels=8, hidden=16)
 VIT: dict[str, Any] = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 3, "num_heads": 2}

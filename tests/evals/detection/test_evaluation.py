@@ -238,7 +238,7 @@ def test_statistics_of_batch_norm_are_settled(coco: Coco, monkeypatch: pytest.Mo
 
     def watched(self: Training, module: Any, piece: Any, *place: Any) -> Any:
         if not torch.is_grad_enabled():
-            received.append(self.detector.heads.norm.momentum)  # type: ignore[arg-type, union-attr]
+            received.append(self.network.heads.norm.momentum)  # type: ignore[arg-type, union-attr]
         return losses(self, module, piece, *place)
 
     monkeypatch.setattr(Training, "losses", watched)

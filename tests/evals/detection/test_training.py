@@ -41,7 +41,9 @@ def overfitted(folder: Path, family: str, steps: int, lr: float, side: int, **sc
         images, family, sizes=sizes, side=side, crops=False, epochs=steps, batch_size=2, lr=lr, **schedule
     )
     fabric = Fabric(accelerator="cpu", devices=1)
-    Training(fabric, detector, plan, samples, NORMALISATION, "overfit").fit()
+    Training(
+        fabric=fabric, network=detector, schedule=plan, samples=samples, normalisation=NORMALISATION, identity="overfit"
+    ).fit()
     predictions = predict(detector, images, plan, fabric=fabric, normalisation=NORMALISATION)
     figures = {}
     for kind in ("bbox", "segm"):

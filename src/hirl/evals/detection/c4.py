@@ -8,6 +8,7 @@ boxes and masks share; every batch norm is trained, with statistics over all pro
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 
 from hirl.evals.detection import regions
 from hirl.evals.detection.proposals import Proposals
-from hirl.evals.detection.regions import Detections, HeadSizes, SeededSampler, Target
+from hirl.evals.detection.regions import Detections, HeadSizes, Pool, SeededSampler, Target
 from hirl.seeds import RegionStream
 
 ANCHORS = ((32, 64, 128, 256, 512),)
@@ -67,10 +68,11 @@ class C4Heads(nn.Module):
         sizes: Sequence[tuple[int, int]],
         targets: Sequence[Target] | None,
     ) -> tuple[list[Detections], dict[str, Tensor]]:
+        pool = partial(regions.pool, maps, strides)
         if targets is None:
-            return self._found(maps, strides, proposals, sizes), {}
+            return self._found(pool, proposals, sizes), {}
         sampled = regions.sample_regions(proposals, targets, self.matcher, self.samplers[0])
-        features = self._features(maps, strides, [one.boxes for one in sampled])
+        features = self._features(pool, [one.boxes for one in sampled])
         logits, deltas = self._predicted(features)
         losses = {
             "class": regions.class_loss(logits, sampled),
@@ -81,9 +83,9 @@ class C4Heads(nn.Module):
             losses["mask"] = regions.mask_loss(self.masks(features[positive]).float(), sampled, targets)
         return [], losses
 
-    def _features(self, maps: Sequence[Tensor], strides: Sequence[float], boxes: Sequence[Tensor]) -> Tensor:
+    def _features(self, pool: Pool, boxes: Sequence[Tensor]) -> Tensor:
         """(R, width, 7, 7)"""
-        features: Tensor = self.norm(self.res5(regions.pool(maps, strides, boxes, POOLED)))
+        features: Tensor = self.norm(self.res5(pool(boxes, POOLED)))
         return features
 
     def _predicted(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,21 +93,15 @@ class C4Heads(nn.Module):
         pooled = features.mean((2, 3))
         return self.classifier(pooled).float(), self.refiner(pooled).float().unflatten(1, (-1, 4))
 
-    def _found(
-        self,
-        maps: Sequence[Tensor],
-        strides: Sequence[float],
-        proposals: Sequence[Tensor],
-        sizes: Sequence[tuple[int, int]],
-    ) -> list[Detections]:
-        logits, deltas = self._predicted(self._features(maps, strides, proposals))
+    def _found(self, pool: Pool, proposals: Sequence[Tensor], sizes: Sequence[tuple[int, int]]) -> list[Detections]:
+        logits, deltas = self._predicted(self._features(pool, proposals))
         boxes = self.coder.decode_single(deltas.flatten(1), torch.cat(list(proposals))).unflatten(1, (-1, 4))
         counts = [len(one) for one in proposals]
         parts = zip(logits.softmax(1).split(counts), boxes.split(counts), sizes, strict=True)
         found = [regions.detections(*part) for part in parts]
         if self.masks is None:
             return found
-        shapes = self.masks(self._features(maps, strides, [one.boxes for one in found])).float().sigmoid()
+        shapes = self.masks(self._features(pool, [one.boxes for one in found])).float().sigmoid()
         return regions.with_masks(found, shapes)
 
 

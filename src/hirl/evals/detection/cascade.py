@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,7 @@ from torchvision.ops import clip_boxes_to_image
 from hirl.evals.detection import regions
 from hirl.evals.detection.proposals import Proposals
 from hirl.evals.detection.pyramid import SCALES, PyramidBody
-from hirl.evals.detection.regions import Detections, HeadSizes, Regions, SeededSampler, Target
+from hirl.evals.detection.regions import Detections, HeadSizes, Pool, SeededSampler, Target
 from hirl.seeds import RegionStream
 
 OVERLAPS = (0.5, 0.6, 0.7)  # from which a region is positive
@@ -98,27 +99,28 @@ class CascadeHeads(nn.Module):
         sizes: Sequence[tuple[int, int]],
         targets: Sequence[Target] | None,
     ) -> tuple[list[Detections], dict[str, Tensor]]:
-        maps, strides = maps[: len(SCALES)], strides[: len(SCALES)]
+        pool = partial(regions.pool, maps[: len(SCALES)], strides[: len(SCALES)])
         if targets is None:
-            return self._found(maps, strides, proposals, sizes), {}
+            return self._found(pool, proposals, sizes), {}
         losses: dict[str, Tensor] = {}
         boxes = list(proposals)
         for number, stage in enumerate(self.stages):
             assert isinstance(stage, Stage)
             coder = self.coders[number]
             sampled = regions.sample_regions(boxes, targets, self.matchers[number], self.samplers[number])
-            logits, deltas = stage(regions.pool(maps, strides, [one.boxes for one in sampled], BOX_SIZE))
+            logits, deltas = stage(pool([one.boxes for one in sampled], BOX_SIZE))
             weight = WEIGHTS[number]
             losses[f"class{number}"] = weight * regions.class_loss(logits, sampled)
             losses[f"box{number}"] = weight * regions.giou_loss(deltas, sampled, targets, coder, weight=GIOU_WEIGHT)
             if stage.masks is not None:
                 positive = [one.boxes[one.positive] for one in sampled]
-                shapes = stage.masks(regions.pool(maps, strides, positive, MASK_SIZE)).float()
+                shapes = stage.masks(pool(positive, MASK_SIZE)).float()
                 losses[f"mask{number}"] = weight * regions.mask_loss(shapes, sampled, targets)
             labels = torch.cat([one.labels for one in sampled])
             labels = torch.where(labels > 0, labels, _most_likely_class(logits))
             refined = self._refined(number, deltas, labels, [one.boxes for one in sampled], sizes)
-            boxes = [_drop_ground_truth(mine, one) for mine, one in zip(refined, sampled, strict=True)]
+            # Without the objects' own boxes, which every stage adds itself.
+            boxes = [mine[~one.is_ground_truth] for mine, one in zip(refined, sampled, strict=True)]
         return [], losses
 
     @torch.no_grad()
@@ -131,33 +133,23 @@ class CascadeHeads(nn.Module):
         parts = decoded.split([len(one) for one in boxes])
         return [clip_boxes_to_image(part, size) for part, size in zip(parts, sizes, strict=True)]
 
-    def _found(
-        self,
-        maps: Sequence[Tensor],
-        strides: Sequence[float],
-        proposals: Sequence[Tensor],
-        sizes: Sequence[tuple[int, int]],
-    ) -> list[Detections]:
+    def _found(self, pool: Pool, proposals: Sequence[Tensor], sizes: Sequence[tuple[int, int]]) -> list[Detections]:
         boxes = list(proposals)
-        logits, deltas = self.stages[0](regions.pool(maps, strides, boxes, BOX_SIZE))
+        logits, deltas = self.stages[0](pool(boxes, BOX_SIZE))
         total = logits
         for number, stage in enumerate(self.stages[1:]):
             boxes = self._refined(number, deltas, _most_likely_class(logits), boxes, sizes)
-            logits, deltas = stage(regions.pool(maps, strides, boxes, BOX_SIZE))
+            logits, deltas = stage(pool(boxes, BOX_SIZE))
             total = total + logits
         scores = (total / len(self.stages)).softmax(1)
         decoded = self.coders[-1].decode_single(deltas.flatten(1), torch.cat(boxes)).unflatten(1, (-1, 4))
         counts = [len(one) for one in boxes]
         parts = zip(scores.split(counts), decoded.split(counts), sizes, strict=True)
-        return self._with_masks(maps, strides, [regions.detections(*part) for part in parts])
-
-    def _with_masks(
-        self, maps: Sequence[Tensor], strides: Sequence[float], found: list[Detections]
-    ) -> list[Detections]:
+        found = [regions.detections(*part) for part in parts]
         heads = [stage.masks for stage in self.stages if isinstance(stage, Stage) and stage.masks is not None]
         if not heads:
             return found
-        pooled = regions.pool(maps, strides, [one.boxes for one in found], MASK_SIZE)
+        pooled = pool([one.boxes for one in found], MASK_SIZE)
         shapes = torch.stack([head(pooled).float().sigmoid() for head in heads]).mean(0)
         return regions.with_masks(found, shapes)
 
@@ -165,11 +157,6 @@ class CascadeHeads(nn.Module):
 def _most_likely_class(logits: Tensor) -> Tensor:
     """The most likely class other than background."""
     return logits[:, 1:].argmax(1) + 1
-
-
-def _drop_ground_truth(refined: Tensor, sampled: Regions) -> Tensor:
-    """Without the objects' own boxes, which every stage adds itself."""
-    return refined[~sampled.is_ground_truth]
 
 
 def cascade_parts(

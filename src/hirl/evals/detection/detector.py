@@ -10,9 +10,8 @@ from torchvision.models.detection.image_list import ImageList
 
 from hirl.evals.detection.c4 import C4Heads, c4_parts, is_resnet
 from hirl.evals.detection.cascade import cascade_parts
-from hirl.evals.detection.pyramid import PyramidBody, is_plain_vit
+from hirl.evals.detection.pyramid import PyramidBody, as_timm, is_plain_vit, is_torchvision_vit
 from hirl.evals.detection.regions import Detections, HeadSizes, SeededSampler, Targets
-from hirl.evals.detection.torchvision_vit import as_timm, is_torchvision_vit
 from hirl.evals.training.regularisation import add_drop_paths
 from hirl.methods.parts.drop_path import DropPath, set_factors
 from hirl.seeds import mix_seed
@@ -78,7 +77,7 @@ class Detector(nn.Module):
         return found, {name.removeprefix("loss_"): loss for name, loss in losses.items()} | more
 
     def _draw_paths(self, seeds: Sequence[int], device: torch.device) -> None:
-        """Draw from the seed of each image, whichever process and part of a batch it is in."""
+        """From the seed of each image, whichever process and part of a batch it is in."""
         generators = [torch.Generator().manual_seed(mix_seed(seed, PATHS)) for seed in seeds]
         chances = [torch.rand(len(self.drop_paths), generator=generator) for generator in generators]
         set_factors(self.drop_paths, torch.stack(chances, dim=1), device)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from hirl.data.loader import grouped
@@ -33,44 +31,33 @@ def positions_of(steps: range, batch: int, rank: int, ranks: int) -> Iterator[in
         yield from range(first, first + share)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Training(ResumableTraining[list[TrainingSample]]):
-    """Trains `detector` in place. `checkpoint` is where its state is kept; None: nowhere."""
-
     kind: ClassVar[str] = "detector"
     task = "detection"
     bar = "detection: train"
 
-    fabric: Fabric
-    detector: Detector
+    network: Detector
     schedule: Schedule
     samples: TrainingSamples
     normalisation: Normalisation
-    identity: str
-    checkpoint: Path | None = None
-    accumulate: int = 1
     workers: int = 0
-    save_every: float | None = None
     progress: Progress = no_progress
     message: Callable[[str], None] = no_message
 
     def __post_init__(self) -> None:
         self.seed = self.samples.seed
         self.check_parts(self.schedule.batch_size)
-        self.detector.set_drop_path(self.schedule.drop_path)
-        if self.schedule.drop_path and not self.detector.drop_paths:
+        self.network.set_drop_path(self.schedule.drop_path)
+        if self.schedule.drop_path and not self.network.drop_paths:
             self.message(f"{self.task}: no drop path, as the transformer's blocks do not have any")
-
-    @property
-    def network(self) -> Detector:
-        return self.detector
 
     @property
     def steps(self) -> int:
         return self.schedule.steps
 
     def make_optimiser(self) -> torch.optim.Optimizer:
-        return make_optimiser(self.detector, self.schedule)
+        return make_optimiser(self.network, self.schedule)
 
     def share(self, step: int) -> float:
         return self.schedule.share(step)
@@ -101,15 +88,15 @@ class Training(ResumableTraining[list[TrainingSample]]):
         images = float_images(shown, self.normalisation.mean, self.normalisation.std)
         sizes = [drawn.sample.size for drawn in piece]
         targets = Targets([_target(drawn, device) for drawn in piece])
-        _, losses = module(padded(images, self.detector.multiple), sizes, targets, [drawn.seed for drawn in piece])
+        _, losses = module(padded(images, self.network.multiple), sizes, targets, [drawn.seed for drawn in piece])
         return cast(dict[str, Tensor], losses)
 
     @torch.no_grad()
     def finish(self, module: Any) -> None:
         """Compute the statistics of batch norm as the mean over many batches rather than the moving one (C4 only)."""
-        if isinstance(self.detector.body, PyramidBody):
+        if isinstance(self.network.body, PyramidBody):
             return
-        norms = [layer for layer in self.detector.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
+        norms = [layer for layer in self.network.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
         kept = [layer.momentum for layer in norms]
         steps = min(PRECISE_STEPS, self.schedule.steps)
         done = 0

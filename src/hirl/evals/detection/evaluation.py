@@ -174,7 +174,7 @@ class Detection(Evaluation):
         synchronise_batch_norm(detector)
         Training(
             fabric=fabric,
-            detector=detector,
+            network=detector,
             schedule=schedule,
             samples=TrainingSamples(train, augmentation, seed=subject.seed, segment=self.segment),
             normalisation=subject.normalisation,

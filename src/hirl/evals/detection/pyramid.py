@@ -3,6 +3,7 @@
 As in iBOT (Zhou et al., "iBOT: Image BERT Pre-Training with Online Tokenizer", 2022, arXiv:2111.07832): the patch
 tokens after blocks 4, 6, 8 and 12 are brought to ×4, ×2, ×1 and ×½ of the patches' grid and joined by a feature pyramid
 network (Lin et al. 2017). Each image has the positions of its own grid, and what pads a batch is hidden from attention.
+torchvision's transformers are read as timm's: the same network under other names.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelMaxPool
+
+from hirl.encoders.torchvision_networks import vit_to_timm
 
 BLOCKS, DEPTH = (4, 6, 8, 12), 12
 SCALES = (4.0, 2.0, 1.0, 0.5)  # of the grid of patches
@@ -121,3 +124,34 @@ def is_plain_vit(network: nn.Module) -> bool:
 
     plain = getattr(type(network), "forward_features", None) is VisionTransformer.forward_features
     return plain and bool(getattr(network, "dynamic_img_size", False))
+
+
+def is_torchvision_vit(network: nn.Module) -> bool:
+    from torchvision.models.vision_transformer import VisionTransformer
+
+    return isinstance(network, VisionTransformer)
+
+
+def as_timm(network: nn.Module) -> nn.Module:
+    """A timm network of the same weights; a stem of convolutions is refused."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    vit: Any = network
+    if not isinstance(vit.conv_proj, nn.Conv2d):
+        raise ValueError("a detector needs a vision transformer that cuts plain patches, but this one has a stem")
+    layers = list(vit.encoder.layers)
+    made = VisionTransformer(
+        img_size=vit.image_size,
+        patch_size=vit.patch_size,
+        in_chans=vit.conv_proj.in_channels,
+        num_classes=0,
+        embed_dim=vit.hidden_dim,
+        depth=len(layers),
+        num_heads=layers[0].num_heads,
+        mlp_ratio=vit.mlp_dim / vit.hidden_dim,
+        dynamic_img_size=True,
+    )
+    weights = {name: weight for name, weight in vit.state_dict().items() if not name.startswith("heads.")}
+    made.load_state_dict({vit_to_timm(name): weight for name, weight in weights.items()})
+    ours: nn.Module = made
+    return ours

@@ -7,9 +7,9 @@ coder, RoIAlign and NMS. Label 0 is the background.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypedDict
+from typing import TypeAlias, TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ from hirl.seeds import mix_seed
 SCORE, OVERLAP, DETECTIONS = 0.05, 0.5, 100  # least score, most overlap (NMS), most detections per image
 POSITIVE_SHARE = 0.25  # of the regions that a head learns from, at most
 CERTAIN = 0.5  # from which a pixel belongs to the mask
+Pool: TypeAlias = Callable[[Sequence[Tensor], int], Tensor]  # `pool` with the maps of a batch
 
 
 @dataclass(frozen=True)

@@ -30,14 +30,18 @@ def average_precision(images: DetectionSet, predictions: Sequence[Prediction], k
     """Figures of predicted boxes (bbox) or masks (segm)."""
     from pycocotools.cocoeval import COCOeval
 
+    # With a box beside it, a mask's size would be that of the box.
+    without = "bbox" if kind == "segm" else "segmentation"
+    listed = [{key: value for key, value in one.items() if key != without} for one in predictions]
     with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints on the way
         truth = _index(truth_document(images))
-        found = _predicted(truth, predictions, kind)
+        found = truth.loadRes(listed) if listed else _index(truth.dataset | {"annotations": []})
         evaluation = COCOeval(truth, found, kind)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    figures = {name: _none_if_negative(float(evaluation.stats[place])) for name, place in FIGURES.items()}
+    stats = {name: float(evaluation.stats[place]) for name, place in FIGURES.items()}
+    figures = {name: None if value < 0 else value for name, value in stats.items()}  # -1: there is nothing to find
     # precision: (overlaps, recalls, categories, sizes, numbers of detections)
     precision = evaluation.eval["precision"][:, :, :, 0, -1]
     names = {category.id: category.name for category in images.categories}
@@ -48,10 +52,6 @@ def average_precision(images: DetectionSet, predictions: Sequence[Prediction], k
         name = names[key] if names[key] not in classes else f"{names[key]} (id {key})"
         classes[name] = float(np.mean(values)) if values.size else None
     return Precision(figures, classes)
-
-
-def _none_if_negative(value: float) -> float | None:
-    return None if value < 0 else value  # pycocotools says -1 where there is nothing to find
 
 
 def truth_document(images: DetectionSet) -> dict[str, Any]:
@@ -87,11 +87,3 @@ def _index(document: dict[str, Any]) -> Any:
     coco.dataset = document
     coco.createIndex()
     return coco
-
-
-def _predicted(truth: Any, predictions: Sequence[Prediction], kind: Kind) -> Any:
-    if not predictions:
-        return _index(truth.dataset | {"annotations": []})
-    # With a box beside it, a mask's size would be that of the box.
-    without = "bbox" if kind == "segm" else "segmentation"
-    return truth.loadRes([{key: value for key, value in one.items() if key != without} for one in predictions])

@@ -8,8 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +25,6 @@ from hirl.evals.training.resumable import ResumableTraining
 from hirl.evals.training.training_settings import TrainingSettings
 from hirl.methods.parts import drop_path
 from hirl.seeds import Stream, mix_seed
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 
 class Classifier(nn.Module):
@@ -79,21 +75,14 @@ class Classifier(nn.Module):
 
 @dataclass(kw_only=True)
 class ClassifierTraining(ResumableTraining[Batch]):
-    """Trains `classifier` in place; `targets` is (N, label levels)."""
-
     kind: ClassVar[str] = "classifier"
 
-    fabric: Fabric
-    classifier: Classifier
+    network: Classifier
     settings: TrainingSettings
     images: ImageSet
-    targets: Tensor
+    targets: Tensor  # (N, label levels)
     subject: Subject
     task: str
-    identity: str
-    checkpoint: Path | None = None
-    accumulate: int = 1
-    save_every: float | None = None
 
     def __post_init__(self) -> None:
         self.bar = self.task
@@ -114,12 +103,8 @@ class ClassifierTraining(ResumableTraining[Batch]):
         )
 
     @property
-    def network(self) -> Classifier:
-        return self.classifier
-
-    @property
     def trained(self) -> nn.Module:
-        return self.classifier.heads if self.classifier.frozen else self.classifier
+        return self.network.heads if self.network.frozen else self.network
 
     @property
     def steps_per_epoch(self) -> int:
@@ -130,7 +115,7 @@ class ClassifierTraining(ResumableTraining[Batch]):
         return self.settings.epochs * self.steps_per_epoch
 
     def make_optimiser(self) -> torch.optim.Optimizer:
-        return make_optimiser(self.classifier.encoder, self.classifier.heads, self.settings)
+        return make_optimiser(self.network.encoder, self.network.heads, self.settings)
 
     def share(self, step: int) -> float:
         return self.settings.share(step / self.steps_per_epoch)
@@ -154,11 +139,11 @@ class ClassifierTraining(ResumableTraining[Batch]):
         images = erase(images, settings.erasing, seed=self.seed, epoch=epoch, index=piece.index)
         mixed: Tensor | None = None
         if settings.mixes:
-            assert len(self.classifier.heads) == 1  # a mixture is that of one label level
+            assert len(self.network.heads) == 1  # a mixture is that of one label level
             first = (part * self.fabric.world_size + self.fabric.global_rank) * len(piece)
-            classes = len(self.classifier.heads[0].bias)  # type: ignore[arg-type]
+            classes = len(self.network.heads[0].bias)  # type: ignore[arg-type]
             images, mixed = mix_images(images, truth[:, 0], classes, settings, seed=self.seed, step=step, first=first)
-        drop_path.draw(self.classifier.drop_paths, 1, len(piece), images.device)
+        drop_path.draw(self.network.drop_paths, 1, len(piece), images.device)
         logits = module(images)
         each = len(logits) // truth.shape[1]  # classifiers per label level
         return {

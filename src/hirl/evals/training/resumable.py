@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -29,26 +30,22 @@ CHECK_EVERY = 20  # steps between loss checks on a GPU
 Piece = TypeVar("Piece")  # what a process gets of a batch, or of a part of it
 
 
+@dataclass(kw_only=True)
 class ResumableTraining(ABC, Generic[Piece]):
     """Trains a network in place, on one process or several. A subclass provides what its steps consist of."""
 
     kind: ClassVar[str]  # of the network: its name in the checkpoint
-    task: str  # in messages
-    bar: str  # in progress
     fabric: Fabric
-    seed: int
+    network: nn.Module
     identity: str  # of everything that decides the outcome: a checkpoint of another one is not continued
-    checkpoint: Path | None  # where the state is kept; None: nowhere
-    accumulate: int
-    save_every: float | None  # seconds; None: SAVE_EVERY
-    progress: Progress
-    message: Callable[[str], None]
-    _unchecked: list[tuple[int, Mapping[str, Tensor]]]  # steps and losses since the last check
-
-    @property
-    @abstractmethod
-    def network(self) -> nn.Module:
-        """What is trained."""
+    checkpoint: Path | None = None  # where the state is kept; None: nowhere
+    accumulate: int = 1
+    save_every: float | None = None  # seconds; None: SAVE_EVERY
+    task: str = field(init=False)  # in messages; this and what follows is given by the subclass
+    bar: str = field(init=False)  # in progress
+    seed: int = field(init=False)
+    progress: Progress = field(init=False)
+    message: Callable[[str], None] = field(init=False)
 
     @property
     def trained(self) -> nn.Module:
@@ -91,7 +88,7 @@ class ResumableTraining(ABC, Generic[Piece]):
         """Take all steps that are left; then the network is in eval mode, the same on every process."""
         module, optimiser = self.fabric.setup(self.network, self.make_optimiser())
         start = self._load(optimiser)
-        self._unchecked = []
+        self._unchecked: list[tuple[int, Mapping[str, Tensor]]] = []  # steps and losses since the last check
         world = ranks.world()
         steps, began = self.steps, time.monotonic()
         saved, every = began, SAVE_EVERY if self.save_every is None else self.save_every

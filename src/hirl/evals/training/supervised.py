@@ -46,7 +46,7 @@ class Supervision:
             synchronise_batch_norm(classifier.encoder)
         ClassifierTraining(
             fabric=self.fabric(),
-            classifier=classifier,
+            network=classifier,
             settings=self.settings,
             images=images,
             targets=targets,
