@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from hirl import evals, ranks
 from hirl.data.views.view import check_interpolation
@@ -29,14 +29,6 @@ from hirl.terminal.progress import no_progress, progress_bars
 
 DEFAULT_TASKS = ("knn", "clustering", "tree", "linear")
 AUTO = "auto"
-
-
-class Prepared(NamedTuple):
-    """A task that has been checked and can run."""
-
-    task: Evaluation
-    subject: Subject
-    extractor: Extractor
 
 
 def evaluate(
@@ -131,7 +123,8 @@ def evaluate(
 
     with nullcontext(no_progress) if quiet else progress_bars() as progress:
 
-        def prepare(task: Evaluation) -> Prepared:
+        def prepare(task: Evaluation) -> tuple[Subject, Extractor]:
+            """What the task runs on, checked."""
             parts = task.open_parts(request)
             first = parts.get("train", parts["test"])
             given: dict[str, Any] = {"image_size": image_size, "mean": mean, "std": std, "workers": workers}
@@ -149,24 +142,25 @@ def evaluate(
                 ready = make_subject(task, extractor, parts, tree, facts, seed)
                 if task.needs.run and encoder.run is not None and not reuse:  # a stored result needs no heads
                     extractor.load_heads()
-            return Prepared(task, ready, extractor)
+            return ready, extractor
 
-        prepared: list[Prepared] = []  # all before the first one runs
+        prepared: list[tuple[Evaluation, Subject, Extractor]] = []  # all before the first one runs
         unlabelled: dict[str, NoLabels] = {}
         for task in requested:
             try:
-                prepared.append(prepare(task))
+                prepared.append((task, *prepare(task)))
             except NoLabels as error:
                 if not usual:
                     raise
                 unlabelled[task.name] = error
         _report_skipped(unlabelled, nothing_left=not prepared, quiet=quiet)
-        return {one.task.name: _run_task(one, folder, reuse=reuse, quiet=quiet) for one in prepared}
+        return {ready[0].name: _run_task(*ready, folder, reuse=reuse, quiet=quiet) for ready in prepared}
 
 
-def _run_task(prepared: Prepared, folder: Path | None, *, reuse: bool, quiet: bool) -> Result:
+def _run_task(
+    task: Evaluation, subject: Subject, extractor: Extractor, folder: Path | None, *, reuse: bool, quiet: bool
+) -> Result:
     """With `reuse` the stored result of the same protocol, if there is one; else a new one, which is stored."""
-    task, subject, extractor = prepared
     record = None if folder is None else Record(folder, protocol_of(task, subject, extractor))
     if record is not None:
         known = run_on_first(record.find) if reuse else None

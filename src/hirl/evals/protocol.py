@@ -66,14 +66,10 @@ class Record:
     @property
     def folder(self) -> Path | None:
         """The folder for files beside the result; None if the content of the images is unknown."""
-        return result_file(self.results, self.protocol).with_suffix("") if self._is_identified else None
-
-    @property
-    def _is_identified(self) -> bool:
-        return all(map(is_identified, self.protocol["data"].values()))
+        identified = all(map(is_identified, self.protocol["data"].values()))
+        return result_file(self.results, self.protocol).with_suffix("") if identified else None
 
     def write(self, result: Result, extractor: Extractor) -> None:
-        """Write the result with its protocol."""
         columns: dict[str, str] = {}
         for row in result.rows:
             columns |= kinds(row)
@@ -92,7 +88,7 @@ class Record:
 
     def find(self) -> Result | None:
         """The result stored for exactly this protocol, or None. Images of unknown content match nothing."""
-        found = find_result(self.results, self.protocol) if self._is_identified else None
+        found = None if self.folder is None else find_result(self.results, self.protocol)
         if found is None or not {"headline", "rows", "chosen", "kinds"} <= found.keys():
             return None
         kinds_of: Mapping[str, Mapping[str, str]] = found["kinds"]

@@ -58,7 +58,13 @@ def make_subject(
         workers=preprocessing.workers,
         progress=extractor.progress,
     )
-    _check_needs(task, subject)
+    if task.needs.labels:
+        check_labels(parts)
+    if task.needs.feature_maps:
+        blank = torch.zeros(1, subject.test.channels, subject.image_size, subject.image_size, device=subject.device)
+        with torch.inference_mode():
+            feature_maps(subject.encoder, blank)
+    task.check(parts)
     return subject
 
 
@@ -80,14 +86,3 @@ def check_images_named(task: Evaluation, data: Any, option: str) -> None:
     """Raise a ValueError if the evaluation is for other images than the run's, but `option` names none."""
     if task.needs.other_images and data is None:
         raise ValueError(f"{task.name} needs images other than the run's: name them with --{option}")
-
-
-def _check_needs(task: Evaluation, subject: Subject) -> None:
-    """Raise a ValueError if the subject lacks what the evaluation needs."""
-    if task.needs.labels:
-        check_labels(subject.parts)
-    if task.needs.feature_maps:
-        size, channels = subject.image_size, subject.test.channels
-        with torch.inference_mode():
-            feature_maps(subject.encoder, torch.zeros(1, channels, size, size, device=subject.device))
-    task.check(subject.parts)
