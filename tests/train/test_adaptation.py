@@ -36,10 +36,9 @@ from hirl.ranks import Ranks
 from hirl.runs.faults import find_faults
 from hirl.signals import Stopped
 from hirl.train import setup
-from hirl.train.feature_loader import FeatureLoader
+from hirl.train.feature_loader import FeatureLoader, find_partners
 from hirl.train.joint import first_output
 from hirl.train.loop import Loop
-from hirl.train.partners import find_partners
 from hirl.train.start_and_adapted import compare_with_start, comparison_text
 
 BACKBONE: dict[str, Any] = {"layers": [1, 1, 1, 1], "channels": [4, 4, 8, 8]}

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from hirl import PrototypeTree
-from hirl.train.tree_figures import TreeFigures
+from hirl.train.health import TreeFigures
 
 
 def tree_of(*leaves: int) -> PrototypeTree:

@@ -23,7 +23,7 @@ from hirl.train.defaults import (
 )
 from hirl.train.machine import Machine
 
-ADAPT = "adapt/"  # folder of recipes
+ADAPT = "adapt/"  # folder of recipes, for a frozen encoder
 TRAINED_START_SHARE = 0.0  # the first tree is built before the first epoch: features are informative already
 # For an encoder whose last blocks train.
 UNFROZEN_EPOCHS, UNMEASURED_WEIGHT = 10, 0.1
@@ -32,17 +32,12 @@ CONTINUED_EPOCHS = 30
 CONTINUED_LR_FACTOR = 0.1  # the full published rate would first undo what was learnt
 
 
-def adaptation_recipe(kind: type[Method]) -> str | None:
-    """The recipe of a method in adapt/, for a frozen encoder; None if there is none."""
-    return recipe_of(kind, ADAPT)
-
-
 def choose_adaptation(kind: type[Method], N: int, side: int, start: Encoder, unfreeze: Blocks, sizes: Sizes) -> Choices:
     """Choose what is not given for adapting `start` to N images.
 
     The encoder stays frozen except for the blocks to `unfreeze`; a method without a recipe in adapt/ needs some.
     """
-    recipe = adaptation_recipe(kind)
+    recipe = recipe_of(kind, ADAPT)
     if recipe is None and not unfreeze:
         names = ", ".join(sorted(name for name in recipe_names() if name.startswith(ADAPT)))
         raise ValueError(
@@ -65,10 +60,8 @@ def choose_adaptation(kind: type[Method], N: int, side: int, start: Encoder, unf
         reasons["batch_size"] = f"{N // batch_size:,} steps per epoch"
     arguments: dict[str, Any] = dict(options["method"]["init_args"])
     adapter = {} if unfreeze else arguments["backbone_args"]
-    arguments |= {
-        "backbone": start.description["backbone"],
-        "backbone_args": start.description["backbone_args"] | adapter,
-    }
+    about = start.description
+    arguments |= {"backbone": about["backbone"], "backbone_args": about["backbone_args"] | adapter}
     if "bn_splits" in arguments:
         arguments["bn_splits"] = 1  # the frozen encoder's batch norm uses stored statistics
     if unfreeze:

@@ -1,4 +1,4 @@
-"""Checks for collapse: figures of the representations and the tree, and warnings that name a remedy.
+"""Figures of the representations and of successive trees, and checks for collapse: warnings that name a remedy.
 
 Thresholds, and why:
 
@@ -25,14 +25,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hirl.hierarchy.tree import PrototypeTree
+from hirl.hierarchy.tree import NO_LEAF, PrototypeTree
+from hirl.metrics.agreement import purity
 from hirl.runs.metrics import (
     ASSIGNMENT_ENTROPY,
     EFFECTIVE_RANK,
     EMPTY_LEAVES,
     FEATURE_STD,
     LARGEST_NODE,
+    MOVED_LEAVES,
     ONE_IMAGE_LEAVES,
+    PURITY,
 )
 
 LOW_STD, LOW_RANK, LOW_ENTROPY, GIANT_NODE, SMALL_LEAVES, NEAR_LN_K = 0.1, 2.0, 0.5, 0.5, 0.5, 0.01
@@ -110,6 +113,33 @@ def check_tree(tree: PrototypeTree) -> Health:
             )
     figures = {ASSIGNMENT_ENTROPY.name: entropy, ONE_IMAGE_LEAVES.name: one_image, EMPTY_LEAVES.name: empty}
     return Health(figures | {LARGEST_NODE.at(level): share for level, share in enumerate(largest)}, warnings)
+
+
+class TreeFigures:
+    """Figures of each new tree of a run, in order. `labels` (N,) are the images' classes, if they have any."""
+
+    def __init__(self, labels: Tensor | None) -> None:
+        self.labels = labels
+        self._leaves: Tensor | None = None
+
+    def measure(self, tree: PrototypeTree, *, anew: bool = False) -> dict[str, float]:
+        """Return `moved_leaves` and, with labels, `purity_N` for each level N.
+
+        moved_leaves: the share of images whose leaf differs from that in the previous tree. Clustering starts from that
+        tree, so leaves keep their numbers, unless the tree was built `anew`. purity_N: the share of images that have
+        the most frequent class of their node.
+        """
+        paths = tree.image_paths.cpu()
+        leaves, present = paths[:, 0], paths[:, 0] != NO_LEAF
+        figures: dict[str, float] = {}
+        if not anew and self._leaves is not None and len(self._leaves) == len(leaves):
+            moved = (leaves != self._leaves) & present
+            figures[MOVED_LEAVES.name] = float(moved.sum()) / max(1, int(present.sum()))
+        self._leaves = leaves
+        if self.labels is not None and present.any():
+            labels = self.labels[present]
+            figures |= {PURITY.at(level): purity(nodes, labels) for level, nodes in enumerate(paths[present].T)}
+        return figures
 
 
 def check_loss(loss: float | None, outputs: int | None, remedy: str) -> Health:

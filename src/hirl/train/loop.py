@@ -25,7 +25,7 @@ from hirl.seeds import Stream, mix_seed
 from hirl.signals import Stopped
 from hirl.train.bank import Bank
 from hirl.train.epoch_trees import EpochTrees
-from hirl.train.feature_loader import FeatureLoader
+from hirl.train.feature_loader import FeatureLoader, partner_nodes
 from hirl.train.finite_losses import FiniteLosses
 from hirl.train.fork import add_heads
 from hirl.train.joint import Joint, Losses, mean_losses
@@ -33,7 +33,6 @@ from hirl.train.keeping import Store
 from hirl.train.loss_scale import LossScale
 from hirl.train.means import Means
 from hirl.train.observer import Observer, Rates
-from hirl.train.partners import partner_nodes
 from hirl.train.setup import Components
 
 SYNC_EVERY = 20  # steps between checks that make a GPU or other processes wait

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from hirl.data.sources.escape import one_line
@@ -18,19 +16,6 @@ from hirl.train.job import Job
 from hirl.train.settings import Settings
 
 MANY_LEFT_OUT = 0.1  # share of the images
-
-
-def resolved_settings(settings: Settings, plan: Plan) -> dict[str, Any]:
-    """Values derived from the settings of a run."""
-    resolved: dict[str, Any] = {
-        "peak_lr": settings.method.peak_lr,
-        "image_size": plan.image_size,
-        "steps_per_epoch": plan.steps_per_epoch,
-    }
-    hierarchy = settings.hierarchy
-    if hierarchy is not None:
-        resolved |= {"levels": list(hierarchy.levels), "start_epoch": hierarchy.start_epoch}
-    return resolved
 
 
 def heads_summary(heads: ForeignState, settings: Settings) -> str:

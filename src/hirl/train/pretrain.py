@@ -22,7 +22,7 @@ from hirl.train.job import Job
 from hirl.train.keeping import RunStore
 from hirl.train.loop import Loop
 from hirl.train.memory import memory_advice
-from hirl.train.messages import failure_message, heads_summary, plan_summary, resolved_settings
+from hirl.train.messages import failure_message, heads_summary, plan_summary
 from hirl.train.report import open_observer
 from hirl.train.resolve import resolve
 from hirl.train.resume import SharedFailure, claim_folder, load_state
@@ -152,7 +152,8 @@ def pretrain(
         if missing := missing_forks_message(run, state, fork_at):
             job.announce(f"warning: {missing}")
         if is_complete(run):
-            _restore_start(job)
+            if start is not None and settings.method.has_adapter and job.is_first:  # it may be missing or damaged
+                write_start(run, start, settings.image_size, load_encoder(run.encoder_file)[0])
             job.announce(f"{run.folder} is finished: all {settings.epochs} epochs are done")
             return run
         if summary:
@@ -200,12 +201,6 @@ def _announce_start(job: Job) -> None:
             write_start(run, start, settings.image_size)
 
 
-def _restore_start(job: Job) -> None:
-    """Write start.safetensors of a finished run again if it is missing or damaged."""
-    if job.start is not None and job.settings.method.has_adapter and job.is_first:
-        write_start(job.run, job.start, job.settings.image_size, load_encoder(job.run.encoder_file)[0])
-
-
 def _keep_start(job: Job) -> None:
     """Check that the adapter, possibly from a checkpoint, belongs to this start, and write start.safetensors."""
     if job.start is None or not job.settings.method.has_adapter:
@@ -218,10 +213,15 @@ def _keep_start(job: Job) -> None:
 
 def _begin(job: Job, components: Components, first: int, *, final_tree: bool) -> None:
     """Prepare the folder for a run at step `first` and announce the plan; raise if it does not fit into memory."""
+    plan, hierarchy = components.plan, components.hierarchy
     if job.is_first:
         job.run.drop_reports_after(first, final_tree=final_tree)
-        job.run.record_resolved(resolved_settings(job.settings, components.plan))
-    job.announce(plan_summary(job, components.plan, first))
+        resolved: dict[str, Any] = {"peak_lr": components.method.peak_lr}
+        resolved |= {"image_size": plan.image_size, "steps_per_epoch": plan.steps_per_epoch}
+        if hierarchy is not None:
+            resolved |= {"levels": list(hierarchy.levels), "start_epoch": hierarchy.start_epoch}
+        job.run.record_resolved(resolved)
+    job.announce(plan_summary(job, plan, first))
     if (warning := setup.memory_warning(job.fabric, job.settings, components)) is not None:
         job.announce(f"warning: {warning}")
 

@@ -20,14 +20,13 @@ from hirl.methods.base import Method, Plan
 from hirl.run import Run
 from hirl.runs.metrics import IMAGES_PER_SECOND, LOSS_IMAGE, LOSS_SPD, RECENT, SECONDS_EPOCH, WAITING_FOR_DATA
 from hirl.terminal.progress import duration_text
-from hirl.train.health import Health, check_loss, check_representations, check_tree
+from hirl.train.health import Health, TreeFigures, check_loss, check_representations, check_tree
 from hirl.train.job import Job
 from hirl.train.machine import size_text, used_memory
 from hirl.train.means import Means
 from hirl.train.observer import Observer, Rates
 from hirl.train.online_knn import KnnAccuracy, open_online_knn
 from hirl.train.setup import Components
-from hirl.train.tree_figures import TreeFigures
 
 EVERY_SECONDS = 2.0  # between lines of metrics.jsonl; the bar moves with every line
 MEASURED_SECONDS = 10.0  # of steps, after which a run announces how long it will take

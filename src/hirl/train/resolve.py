@@ -22,6 +22,7 @@ from hirl.train.training_images import TrainingImages
 
 NEIGHBOURS = 0.5  # for HIRL on a frozen encoder, as measured in docs/log.md
 EPOCHS, BATCH_SIZE = 100, 256  # for a method that is given with its arguments
+SIZES = ("image_size", "batch_size", "epochs")
 
 
 def resolve(
@@ -45,7 +46,13 @@ def resolve(
     if chosen_for:
         suggested = None if given.hierarchy is None or given.hierarchy.levels is not None else levels_by_number(N)
         summary = "\n".join((chosen_for, *_rows(choices, hierarchy, suggested)))
-    return _settings(given, choices, hierarchy, data, start), summary
+    resolved: dict[str, Any] = {"data": data.place, "method": choices.method, "hierarchy": hierarchy}
+    resolved |= {name: getattr(choices, name) for name in SIZES}
+    resolved["encoder"] = None if start is None else start.source
+    if start is not None:
+        resolved |= {"mean": given.mean or start.encoder.mean, "std": given.std or start.encoder.std}
+    resolved["neighbours"] = neighbours_of(given.neighbours, choices.method, hierarchy)
+    return Settings(**vars(given) | resolved), summary
 
 
 def _with_arguments(given: GivenSettings, method: Method, data: TrainingImages, start: Start | None) -> Choices:
@@ -67,8 +74,7 @@ def _as_earlier(given: GivenSettings, earlier: Settings, start: Start | None) ->
 
 def _filled(given: GivenSettings, choices: Choices) -> Choices:
     """The choices, but for sizes that are given."""
-    sizes = {name: getattr(given, name) for name in ("image_size", "batch_size", "epochs")}
-    return replace(choices, **{name: size for name, size in sizes.items() if size is not None})
+    return replace(choices, **{name: size for name in SIZES if (size := getattr(given, name)) is not None})
 
 
 def _chosen(
@@ -104,28 +110,6 @@ def _side_for_start(given: GivenSettings, data: TrainingImages) -> int:
     ones would make the run's tree worse than that page's. Blocks that train process all images in every epoch.
     """
     return data.typical_side() if given.unfreeze else data.images.pretrained_size
-
-
-def _settings(
-    given: GivenSettings,
-    choices: Choices,
-    hierarchy: ResolvedHierarchy | None,
-    data: TrainingImages,
-    start: Start | None,
-) -> Settings:
-    resolved: dict[str, Any] = {
-        "data": data.place,
-        "method": choices.method,
-        "hierarchy": hierarchy,
-        "epochs": choices.epochs,
-        "batch_size": choices.batch_size,
-        "image_size": choices.image_size,
-        "encoder": None if start is None else start.source,
-    }
-    if start is not None:
-        resolved |= {"mean": given.mean or start.encoder.mean, "std": given.std or start.encoder.std}
-    resolved["neighbours"] = neighbours_of(given.neighbours, choices.method, hierarchy)
-    return Settings(**vars(given) | resolved)
 
 
 def start_share(unfreeze: Blocks, *, with_heads: bool) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any
 
 import torch
 import torch._functorch.config as functorch_config
@@ -27,14 +27,6 @@ from hirl.train.settings import Settings
 from hirl.train.start import Start, start_features
 from hirl.train.training_images import TrainingImages
 from hirl.train.unfreezing import Unfreezing
-
-
-class RankArguments(TypedDict):
-    """This process's share of each batch, and its device."""
-
-    rank: int
-    world_size: int
-    device: torch.device
 
 
 @dataclass(frozen=True)
@@ -99,22 +91,15 @@ def _open_loaders(
     fabric: Fabric, settings: Settings, data: TrainingImages, start: Start | None, announce: Callable[[str], None]
 ) -> tuple[Loader | FeatureLoader, EvaluationLoader | CachedFeatureLoader]:
     """Loaders of views and of all images uncropped; both yield cached features if the encoder stays frozen."""
-    share = RankArguments(rank=fabric.global_rank, world_size=fabric.world_size, device=fabric.device)
+    share: dict[str, Any] = {"rank": fabric.global_rank, "world_size": fabric.world_size, "device": fabric.device}
+    ordered = share | {"batch_size": settings.part_size, "seed": settings.seed}
     views, reading = settings.method.views(settings.image_size), data.reading(settings)
-    batch_size, seed = settings.part_size, settings.seed
     if start is None or not settings.method.has_adapter:
-        loader = Loader(data.images, views, batch_size=batch_size, seed=seed, **reading, **share)
+        loader = Loader(data.images, views, **reading, **ordered)
         return loader, EvaluationLoader(data.images, size=settings.image_size, **reading, **share)
     cached = start_features(fabric, settings, data, start.encoder, announce)
-    features = FeatureLoader(
-        cached,
-        len(views),
-        batch_size=batch_size,
-        seed=seed,
-        normalisation=choose_normalisation(data.images, settings.mean, settings.std),
-        neighbours=settings.neighbours,
-        **share,
-    )
+    normalisation = choose_normalisation(data.images, settings.mean, settings.std)
+    features = FeatureLoader(cached, len(views), normalisation=normalisation, neighbours=settings.neighbours, **ordered)
     return features, CachedFeatureLoader(cached, **share)
 
 

@@ -31,8 +31,9 @@ from hirl.methods.foreign_state import ForeignState, find_foreign_state
 from hirl.methods.parts.augmentations import moco_view
 from hirl.run import Run
 from hirl.signals import Stopped, stop_signals
-from hirl.terminal.progress import Progress, duration_text, no_progress, on_terminal, progress_bars
-from hirl.train.adaptation_defaults import adaptation_recipe
+from hirl.terminal.progress import Progress, duration_text, on_terminal, progress_bars
+from hirl.train.adaptation_defaults import ADAPT
+from hirl.train.defaults import recipe_of
 from hirl.train.settings import GivenSettings, Settings, earlier_settings
 from hirl.train.training_images import TrainingImages
 
@@ -89,7 +90,7 @@ def _find_start(given: GivenSettings, run: Run) -> str | None:
     """The name of the encoder to start from: the one given, that of the run to continue, or the embedded one."""
     if given.encoder != AUTO:
         return given.encoder
-    if isinstance(given.method, Method) or given.channels != 3 or adaptation_recipe(given.method) is None:
+    if isinstance(given.method, Method) or given.channels != 3 or recipe_of(given.method, ADAPT) is None:
         return None
     earlier = earlier_settings(run, given.method)
     return DEFAULT_ENCODER if earlier is None else earlier.encoder
@@ -134,15 +135,10 @@ def start_features(
     with stop_signals() as should_stop:
         stopped = "stopped before the first epoch"
         if fabric.is_global_zero:
-            report = no_progress if on_terminal() else _Estimate(announce)
             try:
                 with progress_bars() as bars:
-
-                    def progress(task: str, done: int, total: int) -> None:
-                        bars(task, done, total)
-                        report(task, done, total)
-
-                    found = compute(begin=_begin(announce, report), progress=progress, should_stop=should_stop)
+                    report = _Report(announce, bars)
+                    found = compute(begin=report.begin, progress=report.progress, should_stop=should_stop)
             except Stopped as error:
                 stopped = str(error)
         stop = bool(ranks.world().max(torch.tensor(float(should_stop()))))
@@ -152,47 +148,35 @@ def start_features(
             raise Stopped
     found = compute() if found is None else found
     if fabric.is_global_zero and not len(data.skipped):  # features of an earlier run: it alone has met the bad images
-        _note_unreadable(data, found.readable)
+        for index in (~found.readable).nonzero()[:, 0].tolist():
+            try:
+                data.images.read(index)
+            except BadImage as bad:
+                data.skipped.add(bad)
     return found
 
 
-def _begin(announce: Callable[[str], None], report: Progress) -> Progress:
-    """Announce a pass that begins or goes on."""
+class _Report:
+    """Announces a pass that begins or goes on, and where there are no bars, some seconds later, how long it takes."""
 
-    def begin(task: str, done: int, total: int) -> None:
+    def __init__(self, announce: Callable[[str], None], bars: Progress) -> None:
+        self.announce, self.bars = announce, bars
+        self.began: tuple[float, int] | None = None  # time and images of a pass that is to be estimated
+
+    def begin(self, task: str, done: int, total: int) -> None:
         place = f"continues at image {done:,} of {total:,}" if done else f"computed once, for {total:,} images"
-        announce(f"{task}: {place}")
-        report(task, done, total)
+        self.announce(f"{task}: {place}")
+        self.began = None if on_terminal() else (time.monotonic(), done)
 
-    return begin
-
-
-class _Estimate:
-    """Announces once, some seconds after a pass has begun, how long the rest will take."""
-
-    def __init__(self, announce: Callable[[str], None]) -> None:
-        self.announce = announce
-        self.began: tuple[float, int] | None = None
-        self.is_announced = False
-
-    def __call__(self, task: str, done: int, total: int) -> None:
+    def progress(self, task: str, done: int, total: int) -> None:
+        self.bars(task, done, total)
         if self.began is None:
-            self.began = time.monotonic(), done
             return
         seconds, images = time.monotonic() - self.began[0], done - self.began[1]
-        if self.is_announced or seconds < ESTIMATED_AFTER or done == total:
-            return
-        self.is_announced = True
-        left = duration_text(seconds / images * (total - done))
-        self.announce(f"{task}: {left} left, measured over {images:,} images")
-
-
-def _note_unreadable(data: TrainingImages, readable: Tensor) -> None:
-    for index in (~readable).nonzero()[:, 0].tolist():
-        try:
-            data.images.read(index)
-        except BadImage as bad:
-            data.skipped.add(bad)
+        if seconds >= ESTIMATED_AFTER and done < total:
+            self.began = None
+            left = duration_text(seconds / images * (total - done))
+            self.announce(f"{task}: {left} left, measured over {images:,} images")
 
 
 def check_same_start(run: Run, start: Start, weights: dict[str, Tensor]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Any
 
 from hirl.data.sources import Skipped, in_memory, open_images, read_or_replace
 from hirl.data.sources.image_list import full_path, path_of
@@ -14,16 +14,6 @@ from hirl.runs.images_file import OpenedImages
 from hirl.train.settings import GivenSettings
 
 MEASURED = 16  # images whose size is read
-
-
-class LoaderArguments(TypedDict):
-    """Arguments of loaders on how to read images."""
-
-    workers: int | None
-    strict: bool
-    skipped: Skipped
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
 
 
 @dataclass(frozen=True)
@@ -51,11 +41,10 @@ class TrainingImages:
         path = path_of(self.opened.data)
         return self.name if path is None else full_path(path)
 
-    def reading(self, settings: GivenSettings) -> LoaderArguments:
+    def reading(self, settings: GivenSettings) -> dict[str, Any]:
         """The reading arguments of every loader of these images."""
-        return LoaderArguments(
-            workers=self.workers, strict=self.strict, skipped=self.skipped, mean=settings.mean, std=settings.std
-        )
+        own = {"workers": self.workers, "strict": self.strict, "skipped": self.skipped}
+        return own | {"mean": settings.mean, "std": settings.std}
 
     def typical_side(self) -> int:
         """The median of the shorter sides of some images, spread over the set."""
