@@ -11,7 +11,6 @@ import hashlib
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -93,7 +92,9 @@ def compare(
         for seed in seeds
         for arm in made[name]
     }
-    comparison = _Comparison(data, folder, options, made, every, labels, tasks, evaluation_data, test_data, accelerator)
+    keys = {place: (labels[name], arm, seed) for place, (name, arm, seed) in every.items()}
+    figures: Figures = {}
+    times: Figures = {}
     asked = hashlib.sha256(repr((tasks, evaluation_data, test_data)).encode()).hexdigest()[:8]
     processes = max(
         count_processes(accelerator, devices=given.get("devices", "auto"), nodes=given.get("nodes", 1))
@@ -103,61 +104,34 @@ def compare(
     def is_done(place: str) -> bool:
         return (folder / f".{place}.{asked}").exists()
 
+    def finish(place: str) -> None:
+        """Train and evaluate an arm, or read what was kept of it."""
+        name, arm, seed = every[place]
+        given = {**options[name], "seed": seed, "accelerator": accelerator}
+        base = next(Run(folder / one) for one, key in every.items() if key == (name, BASE, seed))
+        run = _trained(data, given, made[name][arm], folder / place, base, list(made[name].values()))
+        # Results already stored for the same protocol are not computed again.
+        results = evaluate(run, *tasks, data=evaluation_data, test_data=test_data, reuse=True)
+        figures[keys[place]] = {
+            f"{task}, {figure}": value for task, found in results.items() for figure, value in found.headline.items()
+        }
+        times[keys[place]] = epoch_times(run)
+
     with closing(next_arms(list(every), folder, is_done, processes=processes)) as places:
         for place in places:
-            comparison.finish(place)
+            finish(place)
             (folder / f".{place}.{asked}").touch()
-            figures = comparison.figures
             known = {key: value for key, value in figures.items() if (key[0], BASE, key[2]) in figures}
             if known:  # so that one can look at what there is
-                _write(folder, known, {key: comparison.times[key] for key in known}, list(seeds))
+                _write(folder, known, {key: times[key] for key in known}, list(seeds))
     for place in every:  # those of other processes or an earlier call
-        if comparison.key(place) not in comparison.figures:
-            comparison.finish(place)
-    order = [comparison.key(place) for place in every]
-    figures, times = ({key: found[key] for key in order} for found in (comparison.figures, comparison.times))
+        if keys[place] not in figures:
+            finish(place)
+    figures, times = ({key: found[key] for key in keys.values()} for found in (figures, times))
     tables = _write(folder, figures, times, list(seeds))
     write_plots(folder, by_figure(figures, list(seeds)))
     print_tables(tables)
     return folder
-
-
-@dataclass
-class _Comparison:
-    """What is compared, and the figures and epoch times of the arms that are finished.
-
-    options  of every recipe
-    arms     of every recipe, by name
-    places   by folder name of a run: its recipe, arm and seed
-    labels   the name of every recipe in tables
-    """
-
-    data: Any
-    folder: Path
-    options: Mapping[str, Mapping[str, Any]]
-    arms: Mapping[str, Mapping[str, ResolvedHierarchy | None]]
-    places: Mapping[str, tuple[str, str, int]]
-    labels: Mapping[str, str]
-    tasks: Sequence[str | Evaluation]
-    evaluation_data: Any
-    test_data: Any
-    accelerator: str
-    figures: Figures = field(default_factory=dict)
-    times: Figures = field(default_factory=dict)
-
-    def key(self, place: str) -> tuple[str, str, int]:
-        name, arm, seed = self.places[place]
-        return self.labels[name], arm, seed
-
-    def finish(self, place: str) -> None:
-        """Train and evaluate an arm, or read what was kept of it."""
-        name, arm, seed = self.places[place]
-        options = {**self.options[name], "seed": seed, "accelerator": self.accelerator}
-        base = next(Run(self.folder / one) for one, key in self.places.items() if key == (name, BASE, seed))
-        arms = self.arms[name]
-        run = _trained(self.data, options, arms[arm], self.folder / place, base, list(arms.values()))
-        self.figures[self.key(place)] = _evaluated(run, self.tasks, self.evaluation_data, self.test_data)
-        self.times[self.key(place)] = epoch_times(run)
 
 
 def _trained(
@@ -165,7 +139,7 @@ def _trained(
     options: Mapping[str, Any],
     hierarchy: ResolvedHierarchy | None,
     place: Path,
-    base: Run | None,
+    base: Run,
     arms: Sequence[ResolvedHierarchy | None],
 ) -> Run:
     """Train one arm: the baseline keeps its states of all arms' first trees, and they start from it."""
@@ -178,7 +152,7 @@ def _trained(
         later = {arm.start_epoch for arm in arms if arm is not None and neighbours(arm) == neighbours(None)}
         more["fork_at"] = tuple(sorted(later - {0}))
     # With other neighbours the baseline's first epochs are not those of this arm.
-    elif base and neighbours(hierarchy) == neighbours(None) and fork_file(base, hierarchy.start_epoch):
+    elif neighbours(hierarchy) == neighbours(None) and fork_file(base, hierarchy.start_epoch):
         more["stage_one"] = base.folder
     method = options["method"].unbuilt_copy()
     return pretrain(data, **{**options, "method": method, "hierarchy": hierarchy, "out": place} | more)
@@ -205,22 +179,12 @@ def _folder_names(recipes: Sequence[str], folder: Path) -> dict[str, str]:
     """
     full = {name: name.replace("/", "-") for name in recipes}
     short = {name: Path(name).stem if Path(name).suffix in (".yaml", ".yml") else kept for name, kept in full.items()}
-    taken = list(short.values())
-    return {
-        name: full[name] if taken.count(kept) > 1 or _has_runs(folder, full[name]) else kept
-        for name, kept in short.items()
-    }
+    taken, there = list(short.values()), [place.name for place in folder.iterdir()] if folder.is_dir() else []
 
+    def has_runs(name: str) -> bool:
+        return any(place.startswith(f"{name}-".replace(" ", "-")) for place in there)
 
-def _has_runs(folder: Path, name: str) -> bool:
-    start = f"{name}-".replace(" ", "-")
-    return folder.is_dir() and any(place.name.startswith(start) for place in folder.iterdir())
-
-
-def _evaluated(run: Run, tasks: Sequence[str | Evaluation], data: Any, test_data: Any) -> dict[str, float]:
-    """The headline figures of all tasks; those already stored for the same protocol are not computed again."""
-    results = evaluate(run, *tasks, data=data, test_data=test_data, reuse=True)
-    return {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
+    return {name: full[name] if taken.count(kept) > 1 or has_runs(full[name]) else kept for name, kept in short.items()}
 
 
 def epoch_times(run: Run) -> dict[str, float]:

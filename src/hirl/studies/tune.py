@@ -159,7 +159,9 @@ def held_out_loss(
     if trained.paths is None:  # L_img alone would be below every sum of two losses
         warnings.warn(f"{str(run.folder)!r} never got a tree, so its losses do not count", stacklevel=2)
         return {"joint": inf, "image": nan, "spd": nan}
-    trained.paths.tree = _training_tree(run)
+    # The tree that the heads were last trained with: a finished run's own is built after that, from nothing.
+    state = load_checkpoint(run.checkpoint_file)
+    trained.paths.tree = PrototypeTree.from_tensors(state["training_tree"] or state["joint"][TREE])
     views = trained.method.views(config["image_size"])
     batches: dict[str, Any] = {name: config[name] and tuple(config[name]) for name in ("mean", "std")}
     batches |= {"batch_size": min(config["batch_size"], len(images)), "drop_last": False}
@@ -188,12 +190,6 @@ def _kept_losses(file: Path) -> dict[str, float] | None:
         warnings.warn(f"{str(file)!r} is damaged; the losses are computed again", stacklevel=3)
         return None
     return kept
-
-
-def _training_tree(run: Run) -> PrototypeTree:
-    """The tree that the heads were last trained with; a finished run's own is built after that, from nothing."""
-    state = load_checkpoint(run.checkpoint_file)
-    return PrototypeTree.from_tensors(state["training_tree"] or state["joint"][TREE])
 
 
 def _table(losses: dict[Choice, dict[str, float]]) -> Cells:
