@@ -35,7 +35,7 @@ from hirl.hierarchy.tree import PrototypeTree
 from hirl.run import Run
 from hirl.runs.checkpoint import load_checkpoint
 from hirl.runs.images_file import read_images
-from hirl.runs.reports import read_reports
+from hirl.runs.metrics import read_reports
 from hirl.runs.results import read_result
 
 from ..train.test_killed import same

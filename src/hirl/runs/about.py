@@ -29,13 +29,11 @@ class About:
         return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
     def add_start(self) -> None:
-        """Add an entry for this start."""
         start: dict[str, Any] = {"command": sys.argv, "python": platform.python_version()}
         start |= {"versions": versions(), "machine": platform.platform()}
         self._write([*self.entries(), start])
 
     def extend_start(self, more: dict[str, Any]) -> None:
-        """Add to the entry of this start."""
         *earlier, start = self.entries() or [{}]
         self._write([*earlier, start | more])
 

@@ -32,9 +32,10 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, PermissionError, Damaged):
         raise
     except Exception as error:  # torch fails in many ways on a damaged file
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(
             f"{str(path)!r} is not a checkpoint of hirl, or is truncated or damaged: it holds more than tensors and "
-            f"plain data, or cannot be read ({_first_line(error)})"
+            f"plain data, or cannot be read ({first.strip().rstrip('.')})"
         ) from error
     if not isinstance(state, dict) or state.get("format") != FORMAT:
         found = state.get("format") if isinstance(state, dict) else type(state).__name__
@@ -52,13 +53,7 @@ def is_checkpoint(path: Path) -> bool:
 
 
 def _size(state: Any) -> int:
-    """The bytes of all tensors in it."""
     if isinstance(state, Tensor):
         return state.nbytes
     inside = state.values() if isinstance(state, dict) else state if isinstance(state, list | tuple) else ()
     return sum(map(_size, inside))
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[0].strip().rstrip(".")

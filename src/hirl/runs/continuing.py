@@ -113,7 +113,6 @@ def differences(old: Any, new: Any, name: str = "") -> list[str]:
 
 
 def _same_place(old: Any, new: Any) -> bool:
-    """Whether two names refer to the same place."""
     return all(isinstance(one, str) for one in (old, new)) and full_path(old) == full_path(new)
 
 

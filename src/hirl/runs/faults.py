@@ -6,7 +6,7 @@ from pathlib import Path
 from zipfile import is_zipfile
 
 from hirl.runs.folder import RunFolder
-from hirl.runs.reports import read_reports
+from hirl.runs.metrics import read_reports
 from hirl.runs.results import read_result
 
 

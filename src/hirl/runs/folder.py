@@ -19,8 +19,7 @@ from hirl.data.own_folders import ABOUT, CONFIG
 from hirl.encoders.weights_source import Provenance
 from hirl.files import CHECKSUM, Damaged, atomic_write, full_disk_named, read_json, verify
 from hirl.runs.about import About
-from hirl.runs.metrics import SECONDS_KMEANS
-from hirl.runs.reports import read_reports, report_line
+from hirl.runs.metrics import SECONDS_KMEANS, read_reports, report_line
 
 FORMAT = "hirl run 2"
 OPTIONS = (
@@ -176,7 +175,6 @@ class RunFolder:
 
     @property
     def method_name(self) -> str:
-        """The name of the method's class."""
         return str(self.config["method"]["class_path"]).rpartition(".")[2]
 
     def launches(self) -> list[dict[str, Any]]:
@@ -224,7 +222,6 @@ class RunFolder:
 
     @property
     def resolved(self) -> dict[str, Any]:
-        """Derived settings of the last launch."""
         return About(self.about_file).resolved
 
     @contextmanager
@@ -268,7 +265,6 @@ class RunFolder:
             aside.write_text("".join(map(report_line, kept)), encoding="utf-8")
 
     def report(self, line: dict[str, Any]) -> None:
-        """Append a line to metrics.jsonl."""
         with full_disk_named(self.metrics_file), self.metrics_file.open("a", encoding="utf-8") as file:
             file.write(report_line(line))
 

@@ -1,19 +1,24 @@
-"""The figures of metrics.jsonl: the one list of their names, what each of them is, and where it is shown.
+"""metrics.jsonl: its lines, each with a checksum of its own, since the file grows line by line, and its figures.
 
+This is the one list of their names, what each of them is, and where it is shown.
 All figures are in metrics.jsonl, TensorBoard and W&B. What a method reports of its own (`Output.logs`) is not listed
 here: it gets a chart of its own.
 """
 
 from __future__ import annotations
 
+import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hirl.terminal.figures import Figure, Kind
 
 MARKS = ("step", "epoch", "finished", "saved")  # what a line of metrics.jsonl has besides figures
+_MARK = ', "crc32": "'  # before the checksum of a line
 RECENT = "recent_"  # before the name of a figure: its mean over the steps since the last report, not over the epoch
 
 
@@ -170,3 +175,31 @@ def metric_values(lines: Sequence[Mapping[str, Any]], metric: Metric) -> list[fl
         if values := [float(line[name]) for line in lines if isinstance(line.get(name), int | float)]:
             return values
     return []
+
+
+def report_line(report: dict[str, Any]) -> str:
+    text = json.dumps(report)
+    return f'{text[:-1]}{_MARK}{zlib.crc32(text.encode()):08x}"}}\n'
+
+
+def read_reports(file: Path) -> tuple[list[dict[str, Any]], int]:
+    """The reports in a file, oldest first, and the number of damaged lines among them, such as a last one cut off."""
+    if not file.is_file():
+        return [], 0
+    *lines, rest = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    found = [*(_read(line) for line in lines if line), *([None] if rest else [])]
+    return [report for report in found if report is not None], sum(report is None for report in found)
+
+
+def _read(line: str) -> dict[str, Any] | None:
+    """The report of a line; None if it is damaged."""
+    body, _, digits = line.rpartition(_MARK)
+    text = f"{body}}}"
+    if digits != f'{zlib.crc32(text.encode()):08x}"}}':
+        return None
+    try:
+        report = json.loads(text)
+    except ValueError:
+        return None
+    sound = isinstance(report, dict) and all(isinstance(report.get(key), int | float) for key in ("step", "epoch"))
+    return report if sound else None
