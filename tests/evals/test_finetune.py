@@ -19,11 +19,10 @@ from hirl.encoders.backbones import outline
 from hirl.evals.base import Subject
 from hirl.evals.finetune import FineTune
 from hirl.evals.labels import accuracies
-from hirl.evals.training import resumable, supervised
-from hirl.evals.training.classifier_training import Classifier, ClassifierTraining
+from hirl.evals.training import classifier_training, resumable
+from hirl.evals.training.classifier_training import Classifier, ClassifierTraining, Supervision
 from hirl.evals.training.learning_rates import make_optimiser, param_groups
 from hirl.evals.training.regularisation import PLAIN
-from hirl.evals.training.supervised import Supervision
 from hirl.evals.training.training_settings import (
     FINE_TUNE_CNN,
     FINE_TUNE_VIT,
@@ -189,7 +188,7 @@ def test_a_scaler_of_gradients_continues_too(
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**9, growth_interval=2)
         return Fabric(accelerator="cpu", devices=1, plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
 
-    monkeypatch.setattr(supervised, "launch", half)
+    monkeypatch.setattr(classifier_training, "launch", half)
     monkeypatch.setattr(resumable, "SAVE_EVERY", 0.0)
     evaluation, subject = FineTune(epochs=1, regularisation="plain"), coloured_subject("vit")
     evaluation.run(replace(subject, folder=tmp_path / "alone"))

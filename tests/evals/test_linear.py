@@ -22,11 +22,10 @@ from hirl.evals import linear
 from hirl.evals.base import Part, Subject
 from hirl.evals.linear import Linear
 from hirl.evals.training import logistic
-from hirl.evals.training.classifier_training import Classifier
+from hirl.evals.training.classifier_training import Classifier, Supervision
 from hirl.evals.training.learning_rates import TRUST, make_optimiser
 from hirl.evals.training.logistic import fit
 from hirl.evals.training.sampling import held_out
-from hirl.evals.training.supervised import Supervision
 from hirl.evals.training.training_settings import LINEAR, TrainingSettings
 from hirl.methods import IBOT, MoCoV3
 from hirl.methods.base import Method, full_precision

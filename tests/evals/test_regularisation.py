@@ -20,7 +20,7 @@ from hirl.data.views.rand_augment import rand_augmented
 from hirl.evals.base import Subject
 from hirl.evals.finetune import FineTune
 from hirl.evals.training import regularisation
-from hirl.evals.training.classifier_training import Classifier
+from hirl.evals.training.classifier_training import Classifier, Supervision
 from hirl.evals.training.regularisation import (
     PLAIN,
     PUBLISHED,
@@ -30,7 +30,6 @@ from hirl.evals.training.regularisation import (
     mix_images,
     smoothed,
 )
-from hirl.evals.training.supervised import Supervision
 from hirl.evals.training.training_settings import FINE_TUNE_VIT
 from hirl.methods.parts.drop_path import DropPath
 from hirl.seeds import Stream, mix_seed, seeded_globals

@@ -11,9 +11,8 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.encoders.backbones import has_tokens, width
 from hirl.evals.base import Evaluation, Needs, Part, Result, Row, Subject
 from hirl.evals.labels import accuracies, check_level, labels_of, labels_of_part
-from hirl.evals.training.classifier_training import Classifier
+from hirl.evals.training.classifier_training import Classifier, Supervision
 from hirl.evals.training.regularisation import PLAIN
-from hirl.evals.training.supervised import Supervision
 from hirl.evals.training.training_settings import (
     BASE_WIDTH,
     FINE_TUNE_CNN,

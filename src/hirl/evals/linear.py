@@ -12,10 +12,9 @@ from torch import Tensor
 from hirl import ranks
 from hirl.evals.base import Evaluation, Needs, Result, Row, Subject
 from hirl.evals.labels import labels_of, level_name, level_names
-from hirl.evals.training.classifier_training import Classifier
+from hirl.evals.training.classifier_training import Classifier, Supervision
 from hirl.evals.training.logistic import Regressions, fit
 from hirl.evals.training.sampling import held_out
-from hirl.evals.training.supervised import Supervision
 from hirl.evals.training.training_settings import LINEAR, TrainingSettings, as_published
 from hirl.metrics.agreement import majority_share
 from hirl.processes import Precision

@@ -108,11 +108,9 @@ class TreeAgreement(Evaluation):
         ]
         nested = is_nested(labels)
         if nested:
-            heights = {key: rank_correlation(height_table(of.paths, labels)) for key, of in trees.items()}
-            rows += [
-                {"tree": of, "images": images, "height correlation": score(value)}
-                for (of, images), value in heights.items()
-            ]
+            for (of, images), assigned in trees.items():
+                correlation = rank_correlation(height_table(assigned.paths, labels))
+                rows.append({"tree": of, "images": images, "height correlation": score(correlation)})
         subject.progress(self.name, 3, 4)
         rows += self._retrieval(subject, train_labels, labels, names)
         subject.progress(self.name, 4, 4)

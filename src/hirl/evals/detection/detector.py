@@ -54,11 +54,7 @@ class Detector(nn.Module):
             self.drop_paths = add_drop_paths(self.body.vit, rate)
 
     def forward(
-        self,
-        images: Tensor,
-        sizes: Sequence[tuple[int, int]],
-        given: Targets | None = None,
-        seeds: Sequence[int] = (),
+        self, images: Tensor, sizes: Sequence[tuple[int, int]], given: Targets | None = None, seeds: Sequence[int] = ()
     ) -> tuple[list[Detections], dict[str, Tensor]]:
         """Detections, and losses by name where targets are given.
 

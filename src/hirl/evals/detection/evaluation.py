@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 PICTURES = 40  # on the page
 HEADLINE = ("AP", "AP50", "AP75")
+SCHEDULE = ("epochs", "batch_size", "lr", "drop_path", "short_sides", "long_side")  # arguments that change it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,16 +142,8 @@ class Detection(Evaluation):
             encoder = copy.deepcopy(subject.encoder)
             detector = make_detector(encoder, len(train.categories), segment=self.segment, sizes=sizes)
         freeze_unused(detector)
-        schedule = published(detector, subject.facts, self.source).for_images(
-            len(train),
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            lr=self.lr,
-            drop_path=self.drop_path,
-            short_sides=self.short_sides,
-            long_side=self.long_side,
-        )
-        return detector, schedule
+        given = {name: getattr(self, name) for name in SCHEDULE}
+        return detector, published(detector, subject.facts, self.source).for_images(len(train), **given)
 
     def _train(
         self, subject: Subject, fabric: Fabric, detector: Detector, schedule: Schedule, train: DetectionSet
@@ -193,10 +186,10 @@ class Detection(Evaluation):
         if self.segment:
             found["mask"] = average_precision(test, predictions, "segm")
         headline = {
-            f"{kind} {name}": _figure(value)
+            f"{kind} {name}": figure
             for kind, precision in found.items()
             for name in HEADLINE
-            if (value := precision.figures[name]) is not None
+            if (figure := _figure(precision.figures[name])) is not None
         }
         return Result(headline, [*_totals(found), *_by_class(found, test)], schedule.effective)
 
@@ -208,13 +201,13 @@ def _workers(subject: Subject) -> int:
     return 0 if subject.device.type == "cpu" else min(8, os.cpu_count() or 1)
 
 
-def _figure(value: float) -> Figure:
-    return Figure(value, Kind.AVERAGE_PRECISION)
+def _figure(value: float | None) -> Figure | None:
+    return None if value is None else Figure(value, Kind.AVERAGE_PRECISION)
 
 
 def _totals(found: dict[str, Precision]) -> Iterator[Row]:
     for kind, precision in found.items():
-        figures = {name: None if value is None else _figure(value) for name, value in precision.figures.items()}
+        figures = {name: _figure(value) for name, value in precision.figures.items()}
         yield {"of": f"{kind}es" if kind == "box" else f"{kind}s", **figures}
 
 
@@ -226,8 +219,7 @@ def _by_class(found: dict[str, Precision], test: DetectionSet) -> Iterator[Row]:
     names = list(found["box"].classes)
     for name, count in zip(names, counts, strict=True):
         if count:
-            figures = {kind: precision.classes[name] for kind, precision in found.items()}
-            row = {f"{kind} AP": None if value is None else _figure(value) for kind, value in figures.items()}
+            row = {f"{kind} AP": _figure(precision.classes[name]) for kind, precision in found.items()}
             yield {"class": name, "objects": count, **row}
 
 

@@ -14,15 +14,8 @@ from typing import TypeAlias, TypedDict
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torchvision import ops
 from torchvision.models.detection._utils import BalancedPositiveNegativeSampler, BoxCoder, Matcher
-from torchvision.ops import (
-    batched_nms,
-    box_iou,
-    clip_boxes_to_image,
-    generalized_box_iou_loss,
-    remove_small_boxes,
-    roi_align,
-)
 
 from hirl.seeds import mix_seed
 
@@ -129,7 +122,7 @@ def _labelled(proposals: Tensor, target: Target, matcher: Matcher) -> Regions:
     if not len(own):
         nothing = torch.zeros(len(boxes), dtype=torch.int64, device=boxes.device)
         return Regions(boxes, nothing, nothing, given)
-    matched = matcher(box_iou(own, boxes))
+    matched = matcher(ops.box_iou(own, boxes))
     labels = target["labels"][matched.clamp(min=0)]
     labels = torch.where(matched == Matcher.BELOW_LOW_THRESHOLD, 0, labels)
     labels = torch.where(matched == Matcher.BETWEEN_THRESHOLDS, -1, labels)
@@ -156,7 +149,7 @@ def pool(maps: Sequence[Tensor], strides: Sequence[float], boxes: Sequence[Tenso
 
 
 def _aligned(features: Tensor, rows: Tensor, stride: float, size: int) -> Tensor:
-    pooled: Tensor = roi_align(features.float(), rows, (size, size), 1 / stride, sampling_ratio=0, aligned=True)
+    pooled: Tensor = ops.roi_align(features.float(), rows, (size, size), 1 / stride, sampling_ratio=0, aligned=True)
     return pooled
 
 
@@ -202,7 +195,7 @@ def giou_loss(
     wanted = [
         target["boxes"].to(one.boxes)[one.matched[one.positive]] for one, target in zip(regions, targets, strict=True)
     ]
-    loss: Tensor = generalized_box_iou_loss(found, torch.cat(wanted), reduction="sum")
+    loss: Tensor = ops.generalized_box_iou_loss(found, torch.cat(wanted), reduction="sum")
     return weight * loss / max(1, len(labels))
 
 
@@ -216,7 +209,7 @@ def mask_loss(logits: Tensor, regions: Sequence[Regions], targets: Sequence[Targ
         boxes, matched = one.boxes[one.positive], one.matched[one.positive]
         rows = torch.cat((matched[:, None].to(boxes), boxes), dim=1)
         shapes = target["masks"][:, None].to(boxes)
-        wanted.append(roi_align(shapes, rows, logits.shape[-1], 1.0, sampling_ratio=0, aligned=True)[:, 0] >= 0.5)
+        wanted.append(ops.roi_align(shapes, rows, logits.shape[-1], 1.0, sampling_ratio=0, aligned=True)[:, 0] >= 0.5)
     mine = logits[torch.arange(len(labels), device=labels.device), labels - 1]
     return F.binary_cross_entropy_with_logits(mine, torch.cat(wanted).to(mine))
 
@@ -227,12 +220,12 @@ def detections(scores: Tensor, boxes: Tensor, size: tuple[int, int]) -> Detectio
     scores (R, 1 + classes), background first; boxes (R, classes, 4); size: height and width.
     """
     classes = scores.shape[1] - 1
-    boxes = clip_boxes_to_image(boxes, size).reshape(-1, 4)
+    boxes = ops.clip_boxes_to_image(boxes, size).reshape(-1, 4)
     labels = torch.arange(1, classes + 1, device=scores.device).repeat(len(scores))
     flat = scores[:, 1:].reshape(-1)
     kept = (flat > SCORE).nonzero().flatten()
-    kept = kept[remove_small_boxes(boxes[kept], 1e-2)]
-    kept = kept[batched_nms(boxes[kept], flat[kept], labels[kept], OVERLAP)[:DETECTIONS]]
+    kept = kept[ops.remove_small_boxes(boxes[kept], 1e-2)]
+    kept = kept[ops.batched_nms(boxes[kept], flat[kept], labels[kept], OVERLAP)[:DETECTIONS]]
     return Detections(boxes[kept], flat[kept], labels[kept])
 
 

@@ -37,44 +37,44 @@ class Schedule:
     long_side: int = 1333
     crops: bool = False  # half of the images are cut as well
 
-    def for_images(
-        self,
-        images: int,
-        *,
-        epochs: float | None = None,
-        batch_size: int | None = None,
-        lr: float | None = None,
-        drop_path: float | None = None,
-        short_sides: tuple[int, ...] | None = None,
-        long_side: int | None = None,
-    ) -> Schedule:
-        """The same number of passes over so many images, with the arguments in place of its own values.
+    def for_images(self, images: int, **given: Any) -> Schedule:
+        """The same number of passes over so many images, with given values in place of its own; None keeps a value.
 
         Milestones keep their share of the epochs. Rates, the user's too, are those of the published batch and follow
         the batch in proportion; AdamW's, whose steps do not grow with the gradient, by its root.
         """
-        batch = min(self.batch_size, images) if batch_size is None else batch_size
-        length = self.epochs if epochs is None else epochs
-        sides = self.short_sides if short_sides is None else tuple(sorted(short_sides))
-        long = self.long_side if long_side is None else long_side
-        if long_side is None and short_sides is not None:
-            long = math.ceil(self.long_side * max(sides, default=0) / max(self.short_sides))
-        rate = self.lr if lr is None else lr
-        dropped = self.drop_path if drop_path is None else drop_path
-        _check(batch, images, length, rate, dropped, sides, long)
-        steps = max(1, round(length * images / batch))
+        chosen: dict[str, Any] = {"batch_size": min(self.batch_size, images)}
+        chosen |= {name: value for name, value in given.items() if value is not None}
+        if "short_sides" in chosen:
+            sides = chosen["short_sides"] = tuple(sorted(chosen["short_sides"]))
+            ratio = max(sides, default=0) / max(self.short_sides)
+            chosen.setdefault("long_side", math.ceil(self.long_side * ratio))
+        asked = replace(self, **chosen)
+        asked._check(images)
+        steps = max(1, round(asked.epochs * images / asked.batch_size))
         return replace(
-            self,
-            lr=rate * (batch / self.batch_size) ** (0.5 if self.optimiser == "adamw" else 1.0),
-            drop_path=dropped,
-            batch_size=batch,
-            epochs=length,
+            asked,
+            lr=asked.lr * (asked.batch_size / self.batch_size) ** (0.5 if self.optimiser == "adamw" else 1.0),
             warmup=min(self.warmup, steps // WARMUP_SHARE),
-            milestones=tuple(milestone * length / self.epochs for milestone in self.milestones),
+            milestones=tuple(milestone * asked.epochs / self.epochs for milestone in self.milestones),
             steps=steps,
-            short_sides=sides,
-            long_side=long,
         )
+
+    def _check(self, images: int) -> None:
+        batch, sides, long = self.batch_size, self.short_sides, self.long_side
+        if not 1 <= batch <= images:
+            raise ValueError(f"batch_size is {batch}, but must be from 1 to {images}, the number of training images")
+        if not 0 < self.epochs < math.inf:
+            raise ValueError(f"epochs is {self.epochs}, but must be above 0")
+        if not 0 < self.lr < math.inf:
+            raise ValueError(f"lr is {self.lr}, but must be above 0")
+        if not 0 <= self.drop_path < 1:
+            raise ValueError(f"drop_path is {self.drop_path}, but must be at least 0 and below 1")
+        if not sides or min(sides) < 1 or long < max(sides):
+            raise ValueError(
+                f"short_sides is {list(sides)} and long_side {long}, but sides must be at least 1 and none above "
+                "long_side"
+            )
 
     def share(self, step: int) -> float:
         """The share of the peak rate at a step."""
@@ -99,23 +99,6 @@ class Schedule:
             f"{self.optimiser}, lr {self.lr:.4g}, weight decay {self.weight_decay:g}{decay}{dropped}, "
             f"batch {self.batch_size}, {self.steps:,} steps ({self.epochs:.4g} epochs, ×0.1 after {falls}), "
             f"warm-up {self.warmup} steps, shorter side {sides}, longer side at most {self.long_side}"
-        )
-
-
-def _check(
-    batch: int, images: int, epochs: float, lr: float, drop_path: float, sides: tuple[int, ...], long: int
-) -> None:
-    if not 1 <= batch <= images:
-        raise ValueError(f"batch_size is {batch}, but must be from 1 to {images}, the number of training images")
-    if not 0 < epochs < math.inf:
-        raise ValueError(f"epochs is {epochs}, but must be above 0")
-    if not 0 < lr < math.inf:
-        raise ValueError(f"lr is {lr}, but must be above 0")
-    if not 0 <= drop_path < 1:
-        raise ValueError(f"drop_path is {drop_path}, but must be at least 0 and below 1")
-    if not sides or min(sides) < 1 or long < max(sides):
-        raise ValueError(
-            f"short_sides is {list(sides)} and long_side {long}, but sides must be at least 1 and none above long_side"
         )
 
 

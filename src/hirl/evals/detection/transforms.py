@@ -30,7 +30,6 @@ class Sample:
 
 
 def flip(sample: Sample) -> Sample:
-    """Left and right exchanged."""
     width = sample.size[1]
     boxes = sample.boxes.clone()
     boxes[:, [0, 2]] = width - sample.boxes[:, [2, 0]]

@@ -1,4 +1,4 @@
-"""Linear classifiers on an encoder, and their training, with or without the encoder: batches, augmentation and loss.
+"""Linear classifiers on an encoder: their training, with or without the encoder, and their predictions.
 
 Randomness is a function of (seed, step) and, in the views, of (seed, epoch, sample): runs are reproducible to the bit.
 """
@@ -7,24 +7,32 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hirl import ranks
 from hirl.data.loader import Loader, grouped
 from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Batch
 from hirl.encoders.backbones import has_tokens, tokens
+from hirl.encoders.encoder_file import network_hash
 from hirl.evals.base import Subject
 from hirl.evals.training.learning_rates import make_optimiser
 from hirl.evals.training.regularisation import add_drop_paths, erase, mix_images
 from hirl.evals.training.resumable import ResumableTraining
 from hirl.evals.training.training_settings import TrainingSettings
+from hirl.features.preprocessing import Preprocessing
 from hirl.methods.parts import drop_path
+from hirl.methods.parts.sync_batch_norm import synchronise_batch_norm
+from hirl.processes import Precision, launch
 from hirl.seeds import Stream, mix_seed
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 class Classifier(nn.Module):
@@ -165,3 +173,67 @@ class ClassifierTraining(ResumableTraining[Batch]):
             f"rate of {self.settings.encoder_lr:g} for the encoder and {min(rates):g} for the classifier: "
             "choose lower ones"
         )
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """How classifiers are trained besides their settings: precision, batches in parts, checkpoints."""
+
+    subject: Subject
+    settings: TrainingSettings
+    task: str
+    precision: Precision = "32-true"
+    accumulate: int = 1
+
+    def learn(self, classifier: Classifier, images: ImageSet, targets: Tensor) -> None:
+        """Train on random crops and flips of the images; `targets` is (N, label levels).
+
+        Continues from the checkpoint in the subject's folder, if there is one.
+        """
+        subject = self.subject
+        name = "-".join("".join(letter if letter.isalnum() or letter == "." else " " for letter in self.task).split())
+        about: list[Any] = [asdict(self.settings), self.precision, subject.seed, subject.image_size, len(images)]
+        about += [asdict(subject.normalisation), targets.sum(0).tolist()]
+        identity = network_hash(classifier.state_dict(), *about)
+        if not classifier.frozen:
+            synchronise_batch_norm(classifier.encoder)
+        ClassifierTraining(
+            fabric=self.fabric(),
+            network=classifier,
+            settings=self.settings,
+            images=images,
+            targets=targets,
+            subject=subject,
+            task=self.task,
+            identity=identity,
+            checkpoint=None if subject.folder is None else subject.folder / f"{name}.ckpt",
+            accumulate=self.accumulate,
+        ).fit()
+
+    @torch.no_grad()
+    def predict(self, classifier: Classifier, images: ImageSet) -> tuple[Tensor, Tensor]:
+        """The classifiers' predictions for centre-cropped images, (n, heads), and the indices of the images, (n,).
+
+        Images that cannot be read are left out. Each process takes its share and gets all predictions.
+        """
+        fabric, subject, crops = self.fabric(), self.subject, self.settings.regularisation
+        resize = subject.interpolation if crops.interpolation == "bilinear" else crops.interpolation
+        preprocessing = Preprocessing(
+            subject.image_size, subject.normalisation, subject.device, subject.workers, resize
+        )
+        loader = preprocessing.loader(images, rank=fabric.global_rank, world_size=fabric.world_size)
+        classifier.eval()
+        mine: list[tuple[Tensor, Tensor]] = []
+        for done, batch in enumerate(loader):
+            with fabric.autocast():
+                logits = classifier(batch.views[0])
+            found = torch.stack([rows.argmax(1) for rows in logits], dim=1).cpu()
+            mine.append((found[batch.readable], batch.index.cpu()[batch.readable]))
+            subject.progress(f"{self.task}: test", done + 1, len(loader))
+        every = [part for parts in ranks.world().gather_objects(mine) for part in parts]
+        index = torch.cat([part[1] for part in every])
+        order = index.argsort()
+        return torch.cat([part[0] for part in every])[order], index[order]
+
+    def fabric(self) -> Fabric:
+        return launch(str(self.subject.device), precision=self.precision)

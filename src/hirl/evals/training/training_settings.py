@@ -125,17 +125,8 @@ def fitting_batch(batch_size: int, images: int, fewest_steps: int = STEPS_PER_EP
 def as_published(linear: LinearTraining) -> TrainingSettings:
     """The settings of a publication, whose rates are per 256 images."""
     scale = linear.batch_size / 256
-    return TrainingSettings(
-        optimiser=linear.optimiser,
-        classifier_lr=linear.lr * scale,
-        rates=tuple(rate * scale for rate in linear.rates),
-        weight_decay=linear.weight_decay,
-        batch_size=linear.batch_size,
-        epochs=linear.epochs,
-        milestones=linear.milestones,
-        factor=linear.factor,
-        mean_patch=linear.mean_patch,
-    )
+    same = vars(linear) | {"rates": tuple(rate * scale for rate in linear.rates)}
+    return TrainingSettings(classifier_lr=same.pop("lr") * scale, **same)
 
 
 # Linear classification as in the publication of each method of hirl that has it, by class name.
