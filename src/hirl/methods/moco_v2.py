@@ -107,18 +107,15 @@ class MoCoV2(Method):
                 f"queue_length is {self.queue_length}, but must be a multiple of the batch of {plan.batch_size} "
                 f"images: {fitting} fits"
             )
-        if not self.has_adapter:  # the batch norm of a frozen network uses stored statistics
-            self._check_splits(plan, ranks.world().size)
-
-    def _check_splits(self, plan: Plan, world: int) -> None:
-        images, splits = plan.batch_size // plan.accumulate, self.bn_splits
-        if splits >= 1 and splits % world == 0 and images % splits == 0 and images // splits >= 2:
+        world, images, splits = ranks.world().size, plan.batch_size // plan.accumulate, self.bn_splits
+        fits = splits >= 1 and splits % world == 0 and images % splits == 0 and images // splits >= 2
+        if fits or self.has_adapter:  # the batch norm of a frozen network uses stored statistics
             return
-        fitting = fitting_groups(images, world, most=splits)
+        groups = fitting_groups(images, world, most=splits)
         batch = f"{images} images of {'the batch' if plan.accumulate == 1 else 'a part of the batch'}"
         raise ValueError(
             f"bn_splits is {splits}, but must {f'be a multiple of the {world} ranks and ' if world > 1 else ''}cut the "
-            f"{batch} into equal groups of 2 or more: {'no value' if fitting is None else fitting} fits"
+            f"{batch} into equal groups of 2 or more: {'no value' if groups is None else groups} fits"
         )
 
     @property

@@ -60,7 +60,9 @@ class SimSiam(Method):
     def build(self, plan: Plan) -> None:
         """Make the networks. A ResNet's residual branches start at 0, as in the original and by default in timm."""
         self.plan = plan
-        self._check(plan)
+        check_ranges(self)
+        if plan.batch_size < 2:
+            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2 for batch norm")
         network = make_backbone(self.backbone, **self.encoder_args)
         width = width_of(network)
         hidden = self.hidden or width
@@ -68,11 +70,6 @@ class SimSiam(Method):
         self.network = nn.Sequential(OrderedDict(backbone=network, projector=projector))
         self.predictor = MLP(self.dim, self.predictor_hidden, self.dim)
         synchronise_batch_norm(self)
-
-    def _check(self, plan: Plan) -> None:
-        check_ranges(self)
-        if plan.batch_size < 2:
-            raise ValueError(f"batch_size is {plan.batch_size}, but must be at least 2 for batch norm")
 
     @property
     def encoder(self) -> nn.Module:

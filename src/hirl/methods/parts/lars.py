@@ -22,14 +22,7 @@ class LARS(torch.optim.Optimizer):
     The ratio is undefined for a weight or gradient of norm 0: the gradient is then used unscaled.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        *,
-        lr: float,
-        momentum: float = 0.9,
-        weight_decay: float = 0.0,
-    ) -> None:
+    def __init__(self, params: Iterable[Any], *, lr: float, momentum: float = 0.9, weight_decay: float = 0.0) -> None:
         settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         for name, value in settings.items():
             if value < 0:
