@@ -81,8 +81,8 @@ def find_foreign_state(kind: type[Method], file: Path) -> ForeignState | None:
                 raise ValueError(f"{name} of {str(file)!r} is not 1: prototypes have unit length here")
     if not known.required <= found.keys():
         return None
-    parts = known.complete(found)
-    return ForeignState(kind.__name__, file, found, known.arguments(found), parts)
+    description, arguments = known.read(found)
+    return ForeignState(kind.__name__, file, found, arguments, description)
 
 
 def _place(name: str, renames: tuple[tuple[str, str], ...]) -> str:
@@ -92,36 +92,31 @@ def _place(name: str, renames: tuple[tuple[str, str], ...]) -> str:
     return name
 
 
-def _complete_moco_v2(found: Weights) -> str:
+def _read_moco_v2(found: Weights) -> tuple[str, dict[str, Any]]:
     """Turn the queue (D, K) into (K, D) with its oldest key first; without a key network it is that of the queries."""
+    arguments: dict[str, Any] = {"temperature": 0.2, "dim": len(found["query.head.layers.2.weight"])}
+    arguments["hidden"] = len(found["query.head.layers.0.weight"])
     pointer = found.pop("queue_ptr", torch.zeros(1))
     queue = "no queue, which starts with random keys"
     if "queue" in found:
         found["queue"] = found["queue"].T.roll(-int(pointer), 0).contiguous()
+        arguments["queue_length"] = len(found["queue"])
         queue = f"a queue of {len(found['queue']):,} keys"
     if any(name.startswith("key.") for name in found):
-        return f"query and key network with their heads, {queue}"
+        return f"query and key network with their heads, {queue}", arguments
     own = {name: tensor for name, tensor in found.items() if name.startswith("query.")}
     found |= {f"key.{name.removeprefix('query.')}": tensor for name, tensor in own.items()}
-    return f"query network with its head, which the key network starts from as well, {queue}"
+    return f"query network with its head, which the key network starts from as well, {queue}", arguments
 
 
-def _moco_v2_arguments(found: Weights) -> dict[str, Any]:
-    dims = {"dim": len(found["query.head.layers.2.weight"]), "hidden": len(found["query.head.layers.0.weight"])}
-    return dims | {"temperature": 0.2} | ({"queue_length": len(found["queue"])} if "queue" in found else {})
-
-
-def _complete_dino(found: Weights) -> str:
+def _read_dino(found: Weights) -> tuple[str, dict[str, Any]]:
     found["centre"] = found["centre"].flatten()  # there (1, K)
-    return "student and teacher with their heads, centre"
-
-
-def _dino_arguments(found: Weights) -> dict[str, Any]:
     prototypes, dim = found["teacher.head.last_layer.weight"].shape
     hidden = len(found["teacher.head.mlp.0.weight"])
     norms = "teacher.head.mlp.1.running_mean" in found
     over = {"frozen_epochs": 0.0, "teacher_temperature_start": 0.07}  # what the first epochs need
-    return {"dim": dim, "hidden": hidden, "prototypes": prototypes, "head_batch_norm": norms} | over
+    arguments = {"dim": dim, "hidden": hidden, "prototypes": prototypes, "head_batch_norm": norms} | over
+    return "student and teacher with their heads, centre", arguments
 
 
 @dataclass(frozen=True)
@@ -130,22 +125,19 @@ class _Layout:
 
     renames: by dictionary in the file, from the names there to the names here
     required: tensors a file must have to be recognised, by their names here
-    complete: brings the tensors into the shapes here, and says what they are
-    arguments: of a method that goes on from there
+    read: brings the tensors into the shapes here; says what they are, and the arguments of a method that goes on
     """
 
     renames: dict[str, tuple[tuple[str, str], ...]]
     required: frozenset[str]
-    complete: Callable[[Weights], str]
-    arguments: Callable[[Weights], dict[str, Any]]
+    read: Callable[[Weights], tuple[str, dict[str, Any]]]
 
 
 STATES = {
     "MoCoV2": _Layout(
         {"state_dict": _MOCO_V2},
         frozenset({"query.head.layers.0.weight", "query.head.layers.2.weight"}),
-        _complete_moco_v2,
-        _moco_v2_arguments,
+        _read_moco_v2,
     ),
     "DINO": _Layout(
         {
@@ -156,7 +148,6 @@ STATES = {
             "dino_loss": ((r"center", "centre"),),
         },
         frozenset({"teacher.head.mlp.0.weight", "teacher.head.last_layer.weight", "centre"}),
-        _complete_dino,
-        _dino_arguments,
+        _read_dino,
     ),
 }
