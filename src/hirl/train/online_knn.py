@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from hirl.data.sources.splits import NoSplit, usual_name
 from hirl.data.views.render import is_batched
 from hirl.features.forward_pass import collected_outputs
 from hirl.features.view_cache import CachedFeatureLoader, compute_or_load_views
-from hirl.methods.base import Method, Plan
+from hirl.methods.base import Method
 from hirl.metrics.agreement import majority_share
 from hirl.metrics.knn import QUERY_EVERY, best_accuracy, held_out_accuracy
 from hirl.runs.metrics import KNN_TRAIN, KNN_VAL, MAJORITY_TRAIN, MAJORITY_VAL
@@ -53,6 +52,7 @@ class KnnAccuracy:
         return f"KNN on {queries}: {shown}"
 
 
+@dataclass
 class OnlineKnn:
     """Best-of-K accuracy of the encoder's features, on the val split of the data or else on some training images.
 
@@ -60,21 +60,13 @@ class OnlineKnn:
     from epoch to epoch within a run only. The accuracy to report comes from `hirl evaluate`.
     """
 
-    def __init__(
-        self,
-        images: ImageSet,
-        method: Method,
-        plan: Plan,
-        *,
-        val: ImageSet | None,
-        every: int,
-        open_loader: Callable[[ImageSet], EvaluationLoader | CachedFeatureLoader],
-    ) -> None:
-        assert images.labels is not None
-        self.method, self.every, self.epochs = method, every, plan.epochs
-        self.images, self.val = images, val
-        self.loader = open_loader(images)
-        self.val_loader = None if val is None else open_loader(val)
+    method: Method
+    images: ImageSet
+    loader: EvaluationLoader | CachedFeatureLoader
+    val: ImageSet | None
+    val_loader: EvaluationLoader | CachedFeatureLoader | None
+    every: int  # epochs
+    epochs: int
 
     def __call__(self, epoch: int) -> KnnAccuracy | None:
         """Return the accuracies, or None in epochs that are not evaluated."""
@@ -139,5 +131,6 @@ def open_online_knn(job: Job, components: Components, every: int) -> OnlineKnn |
                 )  # fmt: skip
         return CachedFeatureLoader(cached, device=device)
 
-    val = open_val(job.data.opened.data, job.settings.split, images)
-    return OnlineKnn(images, components.method, components.plan, val=val, every=every, open_loader=open_loader)
+    val, loader = open_val(job.data.opened.data, job.settings.split, images), open_loader(images)
+    val_loader = None if val is None else open_loader(val)
+    return OnlineKnn(components.method, images, loader, val, val_loader, every, components.plan.epochs)

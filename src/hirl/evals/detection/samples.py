@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -41,18 +41,18 @@ def read_sample(images: DetectionSet, index: int, *, segment: bool) -> Sample:
     return Sample(images.read(index), boxes, labels, masks)
 
 
+@dataclass(eq=False)
 class TrainingSamples(Dataset[TrainingSample]):
     """An endless sequence of training images: each epoch has all of them, in an order of its own.
 
     Position p is the (p mod N)-th image of epoch p // N; what is drawn depends on (seed, epoch, image).
     """
 
-    def __init__(self, images: DetectionSet, augmentation: Augmentation, *, seed: int, segment: bool) -> None:
-        self.images = images
-        self.augmentation = augmentation
-        self.seed = seed
-        self.segment = segment
-        self._order: tuple[int, Tensor] | None = None
+    images: DetectionSet
+    augmentation: Augmentation
+    seed: int
+    segment: bool
+    _order: tuple[int, Tensor] | None = field(default=None, init=False)
 
     def __getitem__(self, position: int) -> TrainingSample:
         epoch, place = divmod(position, len(self.images))
@@ -67,13 +67,15 @@ class TrainingSamples(Dataset[TrainingSample]):
         )
 
 
+@dataclass(eq=False)
 class TestImages(Dataset[tuple[int, Tensor]]):
     """Places in the set with their pixels at the test size."""
 
     __test__ = False  # not a class of tests
-
-    def __init__(self, images: DetectionSet, places: Sequence[int], *, short: int, long: int) -> None:
-        self.images, self.places, self.short, self.long = images, places, short, long
+    images: DetectionSet
+    places: Sequence[int]
+    short: int
+    long: int
 
     def __len__(self) -> int:
         return len(self.places)
