@@ -37,7 +37,8 @@ def make_arms(
     changed: dict[str, Mapping[str, Any]] = dict(arms) or {HIRL: {}}
     for name, values in ablate.items():
         for value in values:
-            if (arm := f"{name}={_value_text(value)}") in changed:
+            text = "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+            if (arm := f"{name}={text}") in changed:
                 raise ValueError(f"the arm {arm} is given twice")
             changed[arm] = {name: value}
     for name in arms:
@@ -82,10 +83,6 @@ def change(
 def arm_folder(name: str) -> str:
     """The arm's name as part of the name of a run's folder."""
     return "".join(letter if letter.isalnum() or letter in "=.-" else "-" for letter in name)
-
-
-def _value_text(value: Any) -> str:
-    return "-".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def check_folder(out: Path) -> None:

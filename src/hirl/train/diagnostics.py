@@ -14,15 +14,7 @@ from hirl.hierarchy.rows import UnitRows
 from hirl.hierarchy.tree import NO_LEAF, PrototypeTree
 from hirl.methods.base import Method
 from hirl.ranks import Ranks
-from hirl.runs.metrics import (
-    BANK_AGREEMENT,
-    BANK_AGREEMENT_COARSEST,
-    GRADIENT_COSINE,
-    GRADIENT_IMAGE,
-    GRADIENT_SPD,
-    VIEW_AGREEMENT,
-    VIEW_AGREEMENT_COARSEST,
-)
+from hirl.runs import metrics
 
 COMPARED = 512  # images per tree, at most, whose leaf from the bank is compared with that of the clean image
 # Autograd nodes that may lie between the network's output for all views and z⁰ of the first: slices and casts.
@@ -48,9 +40,9 @@ def gradient_figures(loss_image: Tensor, loss_spd: Tensor, z0: Tensor) -> dict[s
         return {}
     image, spd = image.float()[: len(z0)].flatten(), spd.float()[: len(z0)].flatten()
     return {
-        GRADIENT_IMAGE.name: image.norm(),
-        GRADIENT_SPD.name: spd.norm(),
-        GRADIENT_COSINE.name: torch.cosine_similarity(image, spd, dim=0),
+        metrics.GRADIENT_IMAGE.name: image.norm(),
+        metrics.GRADIENT_SPD.name: spd.norm(),
+        metrics.GRADIENT_COSINE.name: torch.cosine_similarity(image, spd, dim=0),
     }
 
 
@@ -65,7 +57,10 @@ def view_agreement(tree: PrototypeTree, z0: Tensor, target_z0: Tensor) -> dict[s
     leaves = (tree.assign_rows(UnitRows(rows)) for rows in (z0.detach(), target_z0))
     first, second = (tree.paths[found] for found in leaves)
     same = first == second
-    return {VIEW_AGREEMENT.name: same[:, 0].float().mean(), VIEW_AGREEMENT_COARSEST.name: same[:, -1].float().mean()}
+    return {
+        metrics.VIEW_AGREEMENT.name: same[:, 0].float().mean(),
+        metrics.VIEW_AGREEMENT_COARSEST.name: same[:, -1].float().mean(),
+    }
 
 
 def bank_agreement(
@@ -85,4 +80,7 @@ def bank_agreement(
     inside = stored[:, 0] != NO_LEAF
     counts = torch.stack((same[inside, 0].sum(), same[inside, -1].sum(), inside.sum()))
     leaf, coarsest, compared = ranks.sum(counts).tolist()
-    return {BANK_AGREEMENT.name: leaf / max(1, compared), BANK_AGREEMENT_COARSEST.name: coarsest / max(1, compared)}
+    return {
+        metrics.BANK_AGREEMENT.name: leaf / max(1, compared),
+        metrics.BANK_AGREEMENT_COARSEST.name: coarsest / max(1, compared),
+    }

@@ -27,16 +27,7 @@ from torch import Tensor
 
 from hirl.hierarchy.tree import NO_LEAF, PrototypeTree
 from hirl.metrics.agreement import purity
-from hirl.runs.metrics import (
-    ASSIGNMENT_ENTROPY,
-    EFFECTIVE_RANK,
-    EMPTY_LEAVES,
-    FEATURE_STD,
-    LARGEST_NODE,
-    MOVED_LEAVES,
-    ONE_IMAGE_LEAVES,
-    PURITY,
-)
+from hirl.runs import metrics
 
 LOW_STD, LOW_RANK, LOW_ENTROPY, GIANT_NODE, SMALL_LEAVES, NEAR_LN_K = 0.1, 2.0, 0.5, 0.5, 0.5, 0.01
 FEW_PER_LEAF = 3
@@ -76,7 +67,7 @@ def check_representations(batches: Sequence[Tensor]) -> Health:
             f"the representations lie nearly on a line: their effective rank is {rank:.1f} of {dim}; lower the "
             "learning rate or strengthen the augmentation"
         )
-    return Health({FEATURE_STD.name: spread, EFFECTIVE_RANK.name: rank}, warnings)
+    return Health({metrics.FEATURE_STD.name: spread, metrics.EFFECTIVE_RANK.name: rank}, warnings)
 
 
 def check_tree(tree: PrototypeTree) -> Health:
@@ -111,8 +102,12 @@ def check_tree(tree: PrototypeTree) -> Health:
                 f"{text}, and nearly all of the {N:,} images share the other {rest:.0%}: these images have nearly the "
                 "same representation; check for duplicates (hirl duplicates), or start the hierarchy later"
             )
-    figures = {ASSIGNMENT_ENTROPY.name: entropy, ONE_IMAGE_LEAVES.name: one_image, EMPTY_LEAVES.name: empty}
-    return Health(figures | {LARGEST_NODE.at(level): share for level, share in enumerate(largest)}, warnings)
+    figures = {
+        metrics.ASSIGNMENT_ENTROPY.name: entropy,
+        metrics.ONE_IMAGE_LEAVES.name: one_image,
+        metrics.EMPTY_LEAVES.name: empty,
+    }
+    return Health(figures | {metrics.LARGEST_NODE.at(level): share for level, share in enumerate(largest)}, warnings)
 
 
 class TreeFigures:
@@ -134,21 +129,19 @@ class TreeFigures:
         figures: dict[str, float] = {}
         if not anew and self._leaves is not None and len(self._leaves) == len(leaves):
             moved = (leaves != self._leaves) & present
-            figures[MOVED_LEAVES.name] = float(moved.sum()) / max(1, int(present.sum()))
+            figures[metrics.MOVED_LEAVES.name] = float(moved.sum()) / max(1, int(present.sum()))
         self._leaves = leaves
         if self.labels is not None and present.any():
             labels = self.labels[present]
-            figures |= {PURITY.at(level): purity(nodes, labels) for level, nodes in enumerate(paths[present].T)}
+            figures |= {metrics.PURITY.at(level): purity(nodes, labels) for level, nodes in enumerate(paths[present].T)}
         return figures
 
 
-def check_loss(loss: float | None, outputs: int | None, remedy: str) -> Health:
+def check_loss(loss: float | None, outputs: int | None, remedy: str) -> list[str]:
     """Check whether a method's loss at the end of an epoch is ln(outputs), the loss of a uniform prediction.
 
     `remedy` is the method's own advice. A method without such a loss (None) is not checked.
     """
     if outputs is None or loss is None or abs(loss - math.log(outputs)) > NEAR_LN_K * math.log(outputs):
-        return Health({}, [])
-    return Health(
-        {}, [f"the loss is {loss:.4f}, which is ln {outputs}: the method gives all images the same output; {remedy}"]
-    )
+        return []
+    return [f"the loss is {loss:.4f}, which is ln {outputs}: the method gives all images the same output; {remedy}"]

@@ -253,7 +253,6 @@ class Loop:
             raise Stopped
 
     def _any_rank(self, mine: bool) -> bool:
-        """Whether `mine` is true on any process."""
         return bool(self.ranks.max(torch.tensor(float(mine))))
 
     def save(self) -> None:

@@ -28,7 +28,6 @@ class Means:
             self._steps[name] = self._steps.get(name, 0) + 1
 
     def take(self) -> dict[str, float]:
-        """Return the means and reset them."""
         means = {name: float(value) / self._steps[name] for name, value in self._sums.items()}
         self._sums, self._steps = {}, {}
         return means

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import Tensor
 
 from hirl.files import atomic_write
@@ -30,16 +29,6 @@ from hirl.train.setup import Components
 
 EVERY_SECONDS = 2.0  # between lines of metrics.jsonl; the bar moves with every line
 MEASURED_SECONDS = 10.0  # of steps, after which a run announces how long it will take
-
-
-class _Remaining(ProgressColumn):
-    """The time left at the rate of the steps of this process, without those before a run was continued."""
-
-    def render(self, task: Task) -> Text:
-        seconds = task.fields.get("remaining")
-        if seconds is None:
-            return Text("–:––")
-        return Text(f"{int(seconds // 3600)}:{int(seconds % 3600 // 60):02d}:{int(seconds % 60):02d} left")
 
 
 class Reporter(Observer):
@@ -68,12 +57,13 @@ class Reporter(Observer):
             BarColumn(bar_width=20),
             TextColumn("{task.fields[status]}"),
             TimeElapsedColumn(),
-            _Remaining(),
+            TextColumn("{task.fields[left]}"),  # rich would count steps that an earlier process took
             console=self.console,
             disable=not self.console.is_terminal,
         )
         epoch = start // plan.steps_per_epoch + 1
-        self.task = self.bar.add_task("", total=plan.steps, completed=start, epoch=epoch, epochs=plan.epochs, status="")
+        fields: dict[str, Any] = {"epoch": epoch, "epochs": plan.epochs, "status": "", "left": "–:––"}
+        self.task = self.bar.add_task("", total=plan.steps, completed=start, **fields)
         self._start_step, self._start_time = start, time.monotonic()
         self._warm = self._announced = False
         # None if an earlier process began the epoch: this process could time only a part of it.
@@ -99,7 +89,11 @@ class Reporter(Observer):
         left = self._seconds_left(step)
         self._announce_duration(step, left)
         epoch = (step - 1) // self.plan.steps_per_epoch + 1
-        self.bar.update(self.task, completed=step, epoch=epoch, status=_status(means, throughput), remaining=left)
+        shown = "–:––"
+        if left is not None:
+            minutes, seconds = divmod(int(left), 60)
+            shown = f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d} left"
+        self.bar.update(self.task, completed=step, epoch=epoch, status=_status(means, throughput), left=shown)
         self._recent = _Throughput()
 
     def _seconds_left(self, step: int) -> float | None:
@@ -165,7 +159,7 @@ class Reporter(Observer):
         self._warn(health.warnings)
         if epoch >= max(2, self.plan.epochs // 5):  # every run begins near ln K
             loss = means.get(self.method.even_loss or LOSS_IMAGE.name)
-            self._warn(check_loss(loss, self.method.outputs, self.method.remedy).warnings)
+            self._warn(check_loss(loss, self.method.outputs, self.method.remedy))
         if knn is not None:
             self._show(f"epoch {epoch + 1}: {knn}")
         self._epoch_start = time.monotonic()

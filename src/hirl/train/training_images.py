@@ -58,7 +58,6 @@ class TrainingImages:
 
 
 def open_training_images(given: GivenSettings, *, workers: int | None, strict: bool) -> TrainingImages:
-    """Open the images of a run."""
     skipped = Skipped()
     found = open_images(given.data, split=given.split, channels=given.channels)
     images = in_memory(found, strict=strict, skipped=skipped)
