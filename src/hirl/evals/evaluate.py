@@ -154,7 +154,10 @@ def evaluate(
                     raise
                 unlabelled[task.name] = error
         _report_skipped(unlabelled, nothing_left=not prepared, quiet=quiet)
-        return {ready[0].name: _run_task(*ready, folder, reuse=reuse, quiet=quiet) for ready in prepared}
+        return {
+            task.name: _run_task(task, on, extractor, folder, reuse=reuse, quiet=quiet)
+            for task, on, extractor in prepared
+        }
 
 
 def _run_task(

@@ -207,8 +207,7 @@ def _level_rows(of: str, images: int, assigned: Assigned, labels: Tensor, names:
     rows: list[Row] = []
     for level, (count, nodes) in enumerate(zip(assigned.levels, assigned.paths.T, strict=True)):
         place = {"tree": of, "images": images, "level": level, "nodes": count, "with test images": len(nodes.unique())}
-        for which, name in enumerate(names):
-            truth = labels[:, which]
+        for name, truth in zip(names, labels.T, strict=True):
             found = mutual_information(nodes, truth) | {"purity": purity(nodes, truth)}
             found |= {"chance": _by_chance(purity, nodes, truth, seed)}
             figures = {figure: share(value) for figure, value in found.items()}
@@ -223,10 +222,10 @@ def _tree_rows(of: str, images: int, paths: Tensor, labels: Tensor, names: list[
             "tree": of,
             "images": images,
             "labels": name,
-            "dendrogram purity": share(dendrogram_purity(paths, labels[:, which])),
-            "chance": share(_by_chance(dendrogram_purity, paths, labels[:, which], seed)),
+            "dendrogram purity": share(dendrogram_purity(paths, truth)),
+            "chance": share(_by_chance(dendrogram_purity, paths, truth, seed)),
         }
-        for which, name in enumerate(names)
+        for name, truth in zip(names, labels.T, strict=True)
     ]
 
 

@@ -19,12 +19,7 @@ ELSEWHERE = "name another folder with --out, or delete this one to start again"
 def state_to_continue(run: RunFolder, config: dict[str, Any], opened: OpenedImages) -> dict[str, Any] | None:
     """The last checkpoint of the run in the folder; None for a new run, and for one that is complete.
 
-    A run that was stopped before its first checkpoint starts again.
-
-    Args:
-        run: The folder, which must be locked.
-        config: The requested configuration.
-        opened: The images as they are now.
+    A run that was stopped before its first checkpoint starts again. The folder must be locked.
     """
     has_checkpoint = run.checkpoint_file.is_file()
     if not run.exists or not (has_checkpoint or run.saved):
@@ -56,13 +51,7 @@ def state_to_continue(run: RunFolder, config: dict[str, Any], opened: OpenedImag
 
 
 def state_to_fork(base: RunFolder, config: dict[str, Any], opened: OpenedImages) -> dict[str, Any]:
-    """The baseline's latest state up to epoch T₁, from which a HIRL run starts.
-
-    Args:
-        base: The baseline's folder.
-        config: The configuration of the HIRL run; but for the hierarchy it must be the baseline's.
-        opened: The images as they are now.
-    """
+    """The baseline's latest state up to epoch T₁, from which a HIRL run of this configuration starts."""
     if config["hierarchy"] is None or base.config["hierarchy"] is not None:
         raise ValueError(f"stage_one {str(base.folder)!r}: a run with a hierarchy starts from a baseline's stage one")
     known = readable_list(base)

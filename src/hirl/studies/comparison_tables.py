@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from math import isfinite
 from statistics import mean
 
@@ -21,21 +21,18 @@ def side_by_side(figures: Figures, seeds: list[int]) -> Cells:
 
     Arms have the mean over seeds ± one standard deviation, differences their mean over pairs ± one standard error.
     """
-    methods, arms = _names(figures)
+    _, arms = _names(figures)
     heading = ["method", "figure", BASE]
     test = "t" if len(seeds) < FEWEST else "sign flips"
     for arm in arms:
         heading += [arm, "difference", f"p ({test})"][: 2 + (len(seeds) > 1)]
     rows = []
-    for method in methods:
-        for name in _figure_names(figures, method):
-            base = column(figures, method, BASE, seeds, name)
-            row = [method, name, _over_seeds(base)]
-            for arm in arms:
-                values = column(figures, method, arm, seeds, name)
-                difference, p = _difference(paired(differences_of(base, values)), base, test)
-                row += [_over_seeds(values), difference, p][: 2 + (len(seeds) > 1)]
-            rows.append(row)
+    for method, name, of in _by_arm(figures, seeds):
+        row = [method, name, _over_seeds(of[BASE])]
+        for arm in arms:
+            difference, p = _difference(paired(differences_of(of[BASE], of[arm])), of[BASE], test)
+            row += [_over_seeds(of[arm]), difference, p][: 2 + (len(seeds) > 1)]
+        rows.append(row)
     return [heading, *rows]
 
 
@@ -62,22 +59,18 @@ def pooled(figures: Figures, seeds: list[int]) -> Cells:
 
 def numbers(figures: Figures, seeds: list[int]) -> Rows:
     """A row per method, figure and arm: its mean and deviation, its difference from the base, and every seed."""
-    methods, arms = _names(figures)
     heading = ["method", "figure", "arm", "mean", "standard_deviation"]
     heading += ["difference", "standard_error", "pairs", "left_out", "p", "test"]
     rows: Rows = [[*heading, *(f"seed_{seed}" for seed in seeds)]]
-    for method in methods:
-        for name in _figure_names(figures, method):
-            base = column(figures, method, BASE, seeds, name)
-            for arm in (BASE, *arms):
-                values = column(figures, method, arm, seeds, name)
-                found = None if arm == BASE else paired(differences_of(base, values))
-                compared: list[float | str | None] = [None] * 6
-                if found is not None:
-                    compared = [found.difference, found.error, found.pairs, found.left_out, found.p, found.test]
-                row = [method, name, arm, *(mean_and_deviation(values.values()) if values else (None, None)), *compared]
-                row += [float(values[seed]) if seed in values else None for seed in seeds]
-                rows.append(["" if cell is None else cell for cell in row])
+    for method, name, of in _by_arm(figures, seeds):
+        for arm, values in of.items():
+            found = None if arm == BASE else paired(differences_of(of[BASE], values))
+            compared: list[float | str | None] = [None] * 6
+            if found is not None:
+                compared = [found.difference, found.error, found.pairs, found.left_out, found.p, found.test]
+            row = [method, name, arm, *(mean_and_deviation(values.values()) if values else (None, None)), *compared]
+            row += [float(values[seed]) if seed in values else None for seed in seeds]
+            rows.append(["" if cell is None else cell for cell in row])
     return rows
 
 
@@ -120,8 +113,12 @@ def _names(figures: Figures) -> tuple[list[str], list[str]]:
     return methods, [arm for arm in dict.fromkeys(arm for _, arm, _ in figures) if arm != BASE]
 
 
-def _figure_names(figures: Figures, method: str) -> list[str]:
-    return list(dict.fromkeys(name for (one, _, _), values in figures.items() if one == method for name in values))
+def _by_arm(figures: Figures, seeds: list[int]) -> Iterator[tuple[str, str, dict[str, dict[int, float]]]]:
+    """Per method and figure: its values by arm, the base first, and seed."""
+    methods, arms = _names(figures)
+    for method in methods:
+        for name in dict.fromkeys(name for (one, _, _), values in figures.items() if one == method for name in values):
+            yield method, name, {arm: column(figures, method, arm, seeds, name) for arm in (BASE, *arms)}
 
 
 def _over_seeds(values: dict[int, float]) -> str:
