@@ -12,19 +12,10 @@ from hirl.methods import Method
 from hirl.methods.foreign_state import ForeignState
 from hirl.methods.parts.set_size import power_of_two, queue_length
 from hirl.recipes import recipe_names
-from hirl.train.defaults import (
-    DEFAULT_METHOD,
-    GPU_BYTES,
-    Choices,
-    Sizes,
-    batch_that_fits,
-    recipe_of,
-    small_options,
-)
+from hirl.train.defaults import DEFAULT_METHOD, Choices, Sizes, batch_that_fits, gpu_bytes, recipe_of, small_options
 from hirl.train.machine import Machine
 
 ADAPT = "adapt/"  # folder of recipes, for a frozen encoder
-TRAINED_START_SHARE = 0.0  # the first tree is built before the first epoch: features are informative already
 # For an encoder whose last blocks train.
 UNFROZEN_EPOCHS, UNMEASURED_WEIGHT = 10, 0.1
 # For a method that continues from its authors' checkpoint.
@@ -77,7 +68,7 @@ def choose_adaptation(kind: type[Method], N: int, side: int, start: Encoder, unf
         weight, reasons["weight"] = UNMEASURED_WEIGHT, "of HIRL's loss; not measured with this method"
     if kind is DEFAULT_METHOD:
         reasons["method"] = "the fastest of the six methods here"
-    return Choices(kind(**arguments), image_size, batch_size, epochs, weight, TRAINED_START_SHARE, reasons)
+    return Choices(kind(**arguments), image_size, batch_size, epochs, weight, reasons)
 
 
 def choose_continuation(
@@ -92,8 +83,7 @@ def choose_continuation(
     if image_size is None:
         image_size, reasons["image_size"] = start.size_for(side), "the encoder's own size"
     if batch_size is None:
-        per_view = GPU_BYTES.get(backbone, GPU_BYTES["resnet50"]) * (image_size / 224) ** 2
-        per_image = per_view * kind.facts.gradient_views
+        per_image = gpu_bytes(kind, backbone, image_size)
         batch_size, reasons["batch_size"] = batch_that_fits(N, machine, per_image, sizes)
     published = kind.for_images(N, batch_size)
     lr = published.lr * CONTINUED_LR_FACTOR
@@ -104,4 +94,4 @@ def choose_continuation(
         arguments["queue_length"] = queue_length(N, batch_size, most=int(arguments["queue_length"]))
     reasons |= {"method": f"continues from its authors' checkpoint, at {CONTINUED_LR_FACTOR:g} of their learning rate"}
     reasons |= {"weight": "of HIRL's loss, as in the paper"}
-    return Choices(kind(**arguments), image_size, batch_size, epochs, EQ_4_WEIGHT, TRAINED_START_SHARE, reasons)
+    return Choices(kind(**arguments), image_size, batch_size, epochs, EQ_4_WEIGHT, reasons)

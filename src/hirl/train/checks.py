@@ -95,12 +95,18 @@ def check_settings(
     fork_at: Collection[int],
 ) -> None:
     """Check that the settings fit each other, the images, the processes, and a fork of stage one."""
-    if settings.batch_size % settings.accumulate:
+    batch_size, accumulate = settings.batch_size, settings.accumulate
+    if batch_size % accumulate:
+        raise ValueError(f"accumulate is {accumulate}, but must divide the batch_size of {batch_size} into equal parts")
+    divisor = accumulate * processes  # the processes share each part equally
+    if batch_size % divisor:
+        below = batch_size // divisor * divisor
+        fitting = " or ".join(str(size) for size in (below, below + divisor) if size)
+        of_parts = "" if accumulate == 1 else f"{divisor}, {accumulate} parts (--accumulate) on each of "
         raise ValueError(
-            f"accumulate is {settings.accumulate}, but must divide the batch_size of {settings.batch_size} into equal "
-            "parts"
+            f"batch_size is {batch_size}, but must be a multiple of {of_parts}the {processes} processes (--devices, "
+            f"--nodes): {fitting} would do"
         )
-    _check_shares(settings.batch_size, settings.accumulate, processes)
     check_ranges(settings.method)
     _check_adaptation(settings)
     hierarchy = settings.hierarchy
@@ -111,21 +117,7 @@ def check_settings(
     if any(not 1 <= epoch < settings.epochs for epoch in fork_at):
         given = ", ".join(map(str, fork_at))
         raise ValueError(f"--fork_at is {given}, but must be epochs from 1 to {settings.epochs - 1}")
-    check_sizes(images, hierarchy, batch_size=settings.batch_size, epochs=settings.epochs)
-
-
-def _check_shares(batch_size: int, accumulate: int, processes: int) -> None:
-    """Check that the processes can share each part of a batch equally."""
-    divisor = accumulate * processes
-    if batch_size % divisor == 0:
-        return
-    below = batch_size // divisor * divisor
-    fitting = " or ".join(str(size) for size in (below, below + divisor) if size)
-    of_parts = "" if accumulate == 1 else f"{divisor}, {accumulate} parts (--accumulate) on each of "
-    raise ValueError(
-        f"batch_size is {batch_size}, but must be a multiple of {of_parts}the {processes} processes (--devices, "
-        f"--nodes): {fitting} would do"
-    )
+    check_sizes(images, hierarchy, batch_size=batch_size, epochs=settings.epochs)
 
 
 def _check_adaptation(settings: Settings) -> None:

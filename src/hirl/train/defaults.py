@@ -32,7 +32,6 @@ PATCHES = 16  # per side of an image, for small transformers
 # Epochs: 100 for 1,500 images. The total number of images processed grows more slowly than their number.
 EPOCHS, EPOCHS_AT, EPOCHS_POWER = 100, 1_500, 0.6
 LEAST_EPOCHS, MOST_EPOCHS = 10.0, 200.0
-SCRATCH_START_SHARE = 0.5  # T₁ as a share of the epochs, as in the recipes of small/
 
 # For a GPU.
 GPU_BYTES = {"resnet18": 30e6, "resnet50": 110e6}  # memory per view at 224 px; other networks count as a ResNet-50
@@ -72,7 +71,6 @@ class Choices:
     batch_size: int
     epochs: int
     weight: float  # of L_SPD, by default
-    start_share: float  # T₁ as a share of the epochs, by default
     reasons: dict[str, str] = field(default_factory=dict)
 
 
@@ -94,29 +92,29 @@ def choose(kind: type[Method], N: int, side: int, machine: Machine, sizes: Sizes
         image_size = _gpu_size(kind, side)
         reasons["image_size"] = f"the images' {side} px, but at most 224"
     elif image_size is None:
-        image_size = _cpu_size(kind, N, side, epochs, machine.cores)
-        reasons["image_size"] = _size_reason(kind, N, side, epochs, machine.cores, image_size)
+        image_size, reasons["image_size"] = _cpu_size(kind, N, side, epochs, machine.cores)
         longest = MAX_MINUTES[min(MAX_MINUTES)]
         if "epochs" in reasons and minutes(kind, N, image_size, epochs, machine.cores) > longest:
             epochs = max(2, int(epochs * longest / minutes(kind, N, image_size, epochs, machine.cores)))
             reasons["epochs"] = f"as many as fit into an hour with {N:,} images"
     if batch_size is None:
-        per_image = _gpu_bytes(kind, N, image_size) if on_gpu else SMALL_BYTES * (image_size / 64) ** 2
+        per_image = SMALL_BYTES * (image_size / 64) ** 2
+        if on_gpu:
+            per_image = gpu_bytes(kind, kind.for_images(N, GPU_BATCH).backbone, image_size)
         batch_size, reasons["batch_size"] = batch_that_fits(N, machine, per_image, sizes)
-    arguments = (
-        kind.for_images(N, batch_size).arguments if on_gpu else _small_arguments(kind, N, image_size, batch_size)
-    )
-    method = kind(**sizes.grouped(arguments, batch_size))
-    reasons["backbone"] = (
-        f"for {'more' if N >= LARGE_SET else 'fewer'} than {LARGE_SET:,} images on a GPU"
-        if on_gpu
-        else "small, since there is no CUDA GPU"
-    )
+    if on_gpu:
+        arguments, weight = kind.for_images(N, batch_size).arguments, EQ_4_WEIGHT
+        reasons["backbone"] = f"for {'more' if N >= LARGE_SET else 'fewer'} than {LARGE_SET:,} images on a GPU"
+        reasons["weight"] = "of HIRL's loss, as in the paper"
+    else:
+        arguments = _small_arguments(kind, N, image_size, batch_size)
+        weight = float(small_options(kind)["hierarchy"]["weight"])
+        reasons["backbone"] = "small, since there is no CUDA GPU"
+        reasons["weight"] = "of HIRL's loss, as measured with this method and network"
     if kind is DEFAULT_METHOD:
         reasons["method"] = "the fastest of the six methods here, for images of any size"
-    weight = EQ_4_WEIGHT if on_gpu else float(small_options(kind)["hierarchy"]["weight"])
-    reasons["weight"] = f"of HIRL's loss, as {'in the paper' if on_gpu else 'measured with this method and network'}"
-    return Choices(method, image_size, batch_size, epochs, weight, SCRATCH_START_SHARE, reasons)
+    method = kind(**sizes.grouped(arguments, batch_size))
+    return Choices(method, image_size, batch_size, epochs, weight, reasons)
 
 
 def minutes(kind: type[Method], N: int, image_size: int, epochs: int, cores: int) -> float:
@@ -130,19 +128,16 @@ def _epochs(N: int) -> int:
     return int(float(f"{min(MOST_EPOCHS, max(LEAST_EPOCHS, wanted)):.1e}"))  # two digits
 
 
-def _cpu_size(kind: type[Method], N: int, side: int, epochs: int, cores: int) -> int:
+def _cpu_size(kind: type[Method], N: int, side: int, epochs: int, cores: int) -> tuple[int, str]:
     multiple = PATCHES if _has_patches(small_options(kind)["method"]["init_args"]) else 1
     sizes = [size for size in MAX_MINUTES if size <= side] or [max(multiple, side // multiple * multiple)]
     fitting = [size for size in sizes if minutes(kind, N, size, epochs, cores) <= MAX_MINUTES.get(size, 60)]
-    return fitting[0] if fitting else sizes[-1]
-
-
-def _size_reason(kind: type[Method], N: int, side: int, epochs: int, cores: int, size: int) -> str:
-    larger = [other for other in MAX_MINUTES if size < other <= side]
-    if not larger:
-        return f"the images have {side} px" if side < 96 else "the largest size on a CPU"
-    needed = minutes(kind, N, larger[-1], epochs, cores)
-    return f"{larger[-1]} px would take about {needed:,.0f} minutes"
+    chosen = fitting[0] if fitting else sizes[-1]
+    larger = [size for size in MAX_MINUTES if chosen < size <= side]
+    if larger:
+        needed = minutes(kind, N, larger[-1], epochs, cores)
+        return chosen, f"{larger[-1]} px would take about {needed:,.0f} minutes"
+    return chosen, f"the images have {side} px" if side < 96 else "the largest size on a CPU"
 
 
 def batch_that_fits(N: int, machine: Machine, per_image: float, sizes: Sizes) -> tuple[int, str]:
@@ -205,6 +200,7 @@ def _gpu_size(kind: type[Method], side: int) -> int:
     return min(224, max(32, side // 32 * 32))
 
 
-def _gpu_bytes(kind: type[Method], N: int, image_size: int) -> float:
-    per_view = GPU_BYTES.get(kind.for_images(N, GPU_BATCH).backbone, GPU_BYTES["resnet50"])
+def gpu_bytes(kind: type[Method], backbone: str, image_size: int) -> float:
+    """Memory per image on a GPU."""
+    per_view = GPU_BYTES.get(backbone, GPU_BYTES["resnet50"])
     return per_view * kind.facts.gradient_views * (image_size / 224) ** 2

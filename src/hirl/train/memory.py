@@ -18,9 +18,7 @@ from hirl.train.machine import Machine, size_text
 
 PROCESS = 900e6  # bytes of Python with PyTorch and the other libraries
 WORKER = 250e6  # bytes of each process that reads images
-ACTIVATION_FACTOR = (
-    1.3  # factor on the stored activations: the backward pass also holds their gradients, layer by layer
-)
+ACTIVATION_FACTOR = 1.3  # on the stored activations: the backward pass also holds their gradients, layer by layer
 WARN = 0.8  # share of the free memory above which a warning is given
 
 
@@ -42,14 +40,8 @@ def estimate_need(
 ) -> Need | None:
     """Estimate from the activations that a forward pass of a few images stores; None if the method fails on so few.
 
-    Args:
-        method: A method whose networks are built. A copy of it runs.
-        plan: The plan of the run.
-        images: Images per forward pass and device.
-        N: Number of images in the set, for the bank of features.
-        workers: Processes that read images.
-        device: cpu, cuda or mps; the memory of other devices holds neither Python nor the workers.
-        mixed: Whether the forward pass runs in half precision.
+    A copy of the method runs, whose networks must be built. `images`: those of a forward pass on one device; only the
+    memory of a CPU holds Python and the workers too. `mixed`: whether the forward pass runs in half precision.
     """
     activations = _activations(method, plan, images)
     if activations is None:

@@ -13,8 +13,8 @@ from hirl.hierarchy.levels import Levels, levels_by_number
 from hirl.hierarchy.settings import EQ_4_WEIGHT, HierarchyDefaults, ResolvedHierarchy
 from hirl.methods.base import Method
 from hirl.run import Run
-from hirl.train.adaptation_defaults import TRAINED_START_SHARE, choose_adaptation, choose_continuation
-from hirl.train.defaults import PAPER_RECIPE, SCRATCH_START_SHARE, Choices, Sizes, choose
+from hirl.train.adaptation_defaults import choose_adaptation, choose_continuation
+from hirl.train.defaults import PAPER_RECIPE, Choices, Sizes, choose
 from hirl.train.machine import read_machine
 from hirl.train.settings import GivenSettings, Settings, earlier_settings
 from hirl.train.start import Start
@@ -22,6 +22,8 @@ from hirl.train.training_images import TrainingImages
 
 NEIGHBOURS = 0.5  # for HIRL on a frozen encoder, as measured in docs/log.md
 EPOCHS, BATCH_SIZE = 100, 256  # for a method that is given with its arguments
+# T₁ as a share of the epochs: as in the recipes of small/, and 0 where features are informative already
+SCRATCH_START_SHARE, TRAINED_START_SHARE = 0.5, 0.0
 SIZES = ("image_size", "batch_size", "epochs")
 
 
@@ -31,17 +33,20 @@ def resolve(
     """Fill in the settings that are not given; also return a summary to print, "" if nothing was chosen."""
     N, kind = len(data), given.method
     chosen_for, summary = "", ""
+    share = SCRATCH_START_SHARE if start is None else TRAINED_START_SHARE
     if isinstance(kind, Method):
         choices = _with_arguments(given, kind, data, start)
+        share = start_share(given.unfreeze, with_heads=start is not None and start.heads is not None)
     elif (earlier := earlier_settings(run, kind)) is not None:
-        choices, summary = _as_earlier(given, earlier, start), f"settings as in {run.config_file}"
+        weight = EQ_4_WEIGHT if earlier.hierarchy is None else earlier.hierarchy.weight
+        choices = Choices(earlier.method, earlier.image_size, earlier.batch_size, earlier.epochs, weight)
+        summary = f"settings as in {run.config_file}"
     else:
         choices, chosen_for = _chosen(given, kind, data, start, accelerator, processes)
+    choices = replace(choices, **{name: size for name in SIZES if (size := getattr(given, name)) is not None})
     hierarchy = None
     if given.hierarchy is not None:
-        defaults = hierarchy_defaults(
-            choices.method, given.unfreeze, weight=choices.weight, start_share=choices.start_share
-        )
+        defaults = hierarchy_defaults(choices.method, given.unfreeze, weight=choices.weight, start_share=share)
         hierarchy = given.hierarchy.resolve(N, choices.epochs, defaults)
     if chosen_for:
         suggested = None if given.hierarchy is None or given.hierarchy.levels is not None else levels_by_number(N)
@@ -60,21 +65,7 @@ def _with_arguments(given: GivenSettings, method: Method, data: TrainingImages, 
     size = data.images.default_size
     if given.image_size is None and start is not None and (method.has_adapter or given.unfreeze):
         size = start.encoder.size_for(_side_for_start(given, data))
-    share = start_share(given.unfreeze, with_heads=start is not None and start.heads is not None)
-    return _filled(given, Choices(method, size, min(BATCH_SIZE, len(data)), EPOCHS, EQ_4_WEIGHT, share))
-
-
-def _as_earlier(given: GivenSettings, earlier: Settings, start: Start | None) -> Choices:
-    """The choices that the run made when it began."""
-    weight = EQ_4_WEIGHT if earlier.hierarchy is None else earlier.hierarchy.weight
-    share = SCRATCH_START_SHARE if start is None else TRAINED_START_SHARE
-    sizes = earlier.image_size, earlier.batch_size, earlier.epochs
-    return _filled(given, Choices(earlier.method, *sizes, weight, share))
-
-
-def _filled(given: GivenSettings, choices: Choices) -> Choices:
-    """The choices, but for sizes that are given."""
-    return replace(choices, **{name: size for name in SIZES if (size := getattr(given, name)) is not None})
+    return Choices(method, size, min(BATCH_SIZE, len(data)), EPOCHS, EQ_4_WEIGHT)
 
 
 def _chosen(

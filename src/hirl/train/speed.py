@@ -63,7 +63,6 @@ class Speed:
         return self.images / sum(self.seconds.values())
 
     def share(self, stage: str) -> float:
-        """The share of a stage in the time of an epoch."""
         return self.seconds[stage] / sum(self.seconds.values())
 
 
@@ -78,7 +77,6 @@ class Stopwatch(Observer):
         self._inner, self._last = 0.0, 0.0
 
     def attach(self, loop: Loop) -> None:
-        """Time the calls of a loop."""
         wait = torch.accelerator.synchronize if loop.fabric.device.type != "cpu" else lambda: None
         self._wrap(loop.joint, "forward", SPD, wait)
         self._wrap(loop.method, "forward", FORWARD, wait)
@@ -131,13 +129,13 @@ class Stopwatch(Observer):
 
 def make_loop(recipe: TimedRecipe, images: ImageSet, fabric: Fabric) -> tuple[Loop, Stopwatch]:
     """A loop that trains a recipe on images and saves nothing, and a stopwatch to watch it."""
-    method, hierarchy = recipe.method.unbuilt_copy(), recipe.hierarchy
+    method, hierarchy = recipe.method.unbuilt_copy(), None
+    if recipe.hierarchy is not None:
+        hierarchy = recipe.hierarchy.resolve(len(images), PLANNED_EPOCHS, hierarchy_defaults(method))
     settings = Settings(
         data=images.name,
         method=method,
-        hierarchy=None
-        if hierarchy is None
-        else hierarchy.resolve(len(images), PLANNED_EPOCHS, hierarchy_defaults(method)),
+        hierarchy=hierarchy,
         epochs=PLANNED_EPOCHS,
         batch_size=recipe.batch_size,
         image_size=recipe.image_size,
