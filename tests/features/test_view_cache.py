@@ -43,12 +43,27 @@ def images() -> Shapes:
     return Shapes(images=96, size=16, cache=False)
 
 
-def features(images: ImageSet, folder: Path, progress: Progress = no_progress) -> Tensor:
-    network = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
+def features(
+    images: ImageSet, folder: Path, progress: Progress = no_progress, network: nn.Module | None = None
+) -> Tensor:
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()) if network is None else network
     given: dict[str, Any] = {"size": 16, "mean": (0.5,) * 3, "std": (0.5,) * 3, "device": torch.device("cpu")}
     view = View(size=16, scale=(0.2, 1.0))
     found = compute_or_load_views(network, "a", images, view, 2, folder=folder, workers=0, progress=progress, **given)
     return found.rows.clone()
+
+
+def test_only_random_views_pass_in_bfloat16(images: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    found = {}
+    for fast in (False, True):
+        monkeypatch.setattr(view_cache, "has_bfloat16", lambda _, fast=fast: fast)
+        found[fast] = features(images, tmp_path, network=network)
+    assert len(list(tmp_path.glob("*.npy"))) == 2  # one is not taken for the other
+    assert torch.equal(found[True][:, 0], found[False][:, 0])
+    views = {fast: rows[:, 1:].float() for fast, rows in found.items()}
+    assert not torch.equal(views[True], views[False])
+    torch.testing.assert_close(views[True], views[False], atol=0.01, rtol=0.02)
 
 
 @pytest.mark.parametrize("lost", [False, True])

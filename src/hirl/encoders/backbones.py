@@ -61,7 +61,7 @@ def make_backbone(
     except (AssertionError, TypeError, ValueError) as error:
         reason = str(error) or "timm rejects the combination"
         raise ValueError(f"backbone {name!r} cannot be made with {arguments}: {reason}") from error
-    # Convolutions are faster in the channels-last layout; a transformer has only one of them.
+    # Convolutions are faster in the channels-last layout, in which views come; a transformer has only one of them.
     if not has_tokens(backbone):
         backbone.to(memory_format=torch.channels_last)
     if adapter is None:
