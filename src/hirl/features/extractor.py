@@ -19,6 +19,7 @@ from hirl.data.sources.identity import image_identity, image_keys, is_identified
 from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.encoder_file import network_hash
+from hirl.encoders.folding import fold_batch_norms
 from hirl.features.feature_cache import Allocate, FeatureCache, ImageFeatures, KnownFeatures, allocate_in_memory
 from hirl.features.forward_pass import forward_pass
 from hirl.features.open_encoder import Encoder
@@ -183,6 +184,7 @@ def extract_features(
         readable[known.places], new[known.places] = known.features.readable, False
     places = new.nonzero().flatten()
     several = images if known is None else Subset(images, places)
+    network = fold_batch_norms(network)
     non_finite: list[int] = []
     for found, rows, done in _gathered_outputs(network, several, preprocessing) if len(places) else ():
         index = places[found]
