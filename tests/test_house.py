@@ -22,6 +22,7 @@ PACKAGE = ROOT / "src" / "hirl"
 
 # Who may import whom, from the ground floor up. A room that is not named here fails the test: give it its place first.
 MAY_IMPORT: dict[str, set[str]] = {
+    "bfloat16": set(),
     "files": set(),
     "freed_memory": set(),
     "seeds": set(),
@@ -32,14 +33,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recipes": set(),
     "config": {"recipes"},
     "terminal": {"files"},
-    "hierarchy": {"files", "ranks", "seeds"},  # torch only: usable alone
+    "hierarchy": {"bfloat16", "files", "ranks", "seeds"},  # torch only: usable alone
     "data": {"files", "seeds", "signals"},
     "encoders": {"files", "ranks"},  # and no run; processes drop the same features
     "metrics": set(),
     "methods": {"data", "encoders", "ranks"},  # never the hierarchy: a method does not know that HIRL exists
     "runs": {"config", "data", "encoders", "files", "hierarchy", "methods", "ranks", "terminal"},
     "features": {
-        "data", "encoders", "files", "hierarchy", "methods", "processes", "ranks", "runs", "signals", "terminal",
+        "bfloat16", "data", "encoders", "files", "hierarchy", "methods", "processes", "ranks", "runs", "signals",
+        "terminal",
     },
     "evals": {
         "config", "data", "encoders", "features", "files", "hierarchy", "methods", "metrics", "processes", "ranks",

@@ -28,8 +28,12 @@ def walk(*, spherical: bool) -> tuple[UnitRows, list[Tensor]]:
     return units, steps
 
 
+@pytest.mark.parametrize("bfloat16", [True, False])
 @pytest.mark.parametrize("spherical", [True, False])
-def test_every_step_finds_what_comparing_all_with_all_finds(spherical: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_step_finds_what_comparing_all_with_all_finds(
+    spherical: bool, bfloat16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "has_bfloat16", lambda _: bfloat16)
     rows, steps = walk(spherical=spherical)
     compared: list[int] = []
     top_two = module._Scores.top_two
@@ -43,12 +47,12 @@ def test_every_step_finds_what_comparing_all_with_all_finds(spherical: bool, mon
     for prototypes in steps:
         compared.clear()
         found = list(find(prototypes, before))
+        shares.append(sum(compared) / ROWS)
         expected = (rows[:] @ prototypes.T - (0 if spherical else prototypes.square().sum(1) / 2)).argmax(1)
         before = torch.cat([part.which for part in found])
         assert torch.equal(before, expected)
         distance = torch.cat([part.distance for part in nearest(rows, prototypes, spherical=spherical)])
         torch.testing.assert_close(torch.cat([part.distance for part in found]), distance, atol=1e-5, rtol=0)
-        shares.append(sum(compared) / ROWS)
     assert shares[0] == 1  # nothing is known yet
     assert shares[-3] > shares[-2] > shares[-1]
     assert shares[-1] < 0.05  # three prototypes have moved
@@ -63,3 +67,31 @@ def test_equal_prototypes_are_told_apart_by_their_number() -> None:
     for _ in range(3):
         before = torch.cat([part.which for part in find(prototypes, before)])
         assert int(before.max()) < M // 2
+
+
+@pytest.mark.parametrize("length", [1.0, 0.3])
+def test_no_score_in_bfloat16_is_further_off_than_its_bound(length: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "has_bfloat16", lambda _: True)
+    units, (prototypes, *_) = walk(spherical=True)
+    rows = units[:]
+    for spherical in (True, False):
+        scores = module._Scores(length * prototypes, module._Workspace(rows.device), spherical=spherical)
+        rough, error = (part.clone() for part in scores._rough(rows, M))
+        exact = scores._all(rows, M)[:, :M]
+        off = (rough[:, :M] - exact).abs()
+        rounded = module._rounded_from(rough[:, :M])
+        assert (exact <= rounded + error[:, None]).all()
+        assert (exact >= -module._rounded_from(-rough[:, :M]) - error[:, None]).all()
+        assert 0.1 < float((off / (rounded - rough[:, :M] + error[:, None])).max()) <= 1  # nor is the bound idle
+
+
+def test_rows_too_close_for_bfloat16_are_compared_in_single_precision_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features with one direction in common, as at the start of a training."""
+    monkeypatch.setattr(module, "has_bfloat16", lambda _: True)
+    generator = torch.Generator().manual_seed(0)
+    rows = UnitRows(torch.randn(ROWS, DIM, generator=generator) + 30 * torch.ones(DIM))
+    prototypes = rows[torch.arange(0, ROWS, ROWS // M)]
+    find = NearestSteps(rows)
+    which = torch.cat([part.which for part in find(prototypes, None)])
+    assert not find._workspace.rough
+    assert torch.equal(which, (rows[:] @ prototypes.T).argmax(1))

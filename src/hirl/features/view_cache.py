@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hirl.bfloat16 import has_bfloat16
 from hirl.data.loader import EvaluationLoader, Loader, usual_batch
 from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import BadImage, ImageSet
@@ -122,14 +123,6 @@ def compute_or_load_views(
             rows = map_rows(file)  # while it is there: another process may delete it
             _limit(place, keep=file)
     return CachedViews(rows, ~rows[:, 0, 0].isnan())
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device computes in bfloat16 itself; others emulate it and are slower."""
-    if device.type == "cpu":
-        found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch cannot tell
-        return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
-    return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _identity(images: ImageSet) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hirl.bfloat16 import has_bfloat16
 from hirl.hierarchy.rows import UnitRows
 
 # A row's argmax is found first among maxima of blocks of this many columns, then within one block: on a CPU, argmax
@@ -19,6 +20,10 @@ LEAST_PROTOTYPES = 512
 SHARES = (0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 # Scores of unit rows that are closer than this, per unit of the prototypes' length, may be in either order by rounding.
 ROUNDING = 1e-5
+BFLOAT16 = 2.0**-8  # the largest relative error of rounding to bfloat16
+LEAST_ROUGH = 128  # prototypes: for fewer of them, a product in bfloat16 saves less than what comes with it
+# If it leaves more than this share of so many rows in doubt, the next products are in single precision at once.
+MOST_DOUBTFUL, JUDGED = 0.75, 256
 
 
 class Nearest(NamedTuple):
@@ -43,7 +48,7 @@ class NearestSteps:
         self.rows, self.spherical = rows, spherical
         self._before: Tensor | None = None  # (M, D) the last prototypes
         self._bound = torch.empty(0, device=rows.device)  # (n,)
-        self._buffer = torch.empty(0, device=rows.device)
+        self._workspace = _Workspace(rows.device)
 
     def __call__(self, prototypes: Tensor, before: Tensor | None) -> Iterator[Nearest]:
         """As `nearest`; `before` (n,) is what the last call has found, None if it is the first."""
@@ -52,7 +57,7 @@ class NearestSteps:
             return
         if before is None:
             self._before, self._bound = None, torch.empty(len(self.rows), device=self.rows.device)
-        scores = _Scores(prototypes, spherical=self.spherical, buffer=self._buffer)
+        scores = _Scores(prototypes, self._workspace, spherical=self.spherical)
         step = _Step(scores, self._before, self.rows)
         for chunk in self.rows.chunks(0):
             some = self.rows[chunk]
@@ -68,12 +73,12 @@ class _Step:
         self.scores, self.rows = scores, rows
         prototypes, spherical, M = scores.prototypes, scores.spherical, len(scores.prototypes)
         if before is not None:
-            earlier = _Scores(before, spherical=spherical).offset
+            earlier = _Scores(before, scores.workspace, spherical=spherical).offset
             rise = torch.linalg.vector_norm(prototypes - before, dim=1) + (earlier - scores.offset)
             rise, order = rise.sort(descending=True)
             self.rise = rise  # (M,) how much a score may have risen: the largest first
             self.position = torch.empty_like(order).scatter_(0, order, torch.arange(M, device=order.device))
-            self.risen = _Scores(prototypes[order], spherical=spherical, buffer=scores.buffer)
+            self.risen = _Scores(prototypes[order], scores.workspace, spherical=spherical)
             self.widths = sorted({int(M * share) for share in SHARES})
             self.slack = ROUNDING * float(torch.linalg.vector_norm(prototypes, dim=1).amax())
 
@@ -107,15 +112,31 @@ class _Step:
         return torch.cat(doubtful)
 
 
-class _Scores:
-    """Scores of rows with prototypes (M, D): x·c − |c|²/2, or x·c on a sphere; the nearest has the largest."""
+class _Workspace:
+    """Memory for scores, kept over chunks and steps: into fresh memory, a product takes twice as long."""
 
-    def __init__(self, prototypes: Tensor, *, spherical: bool, buffer: Tensor | None = None) -> None:
-        self.prototypes, self.spherical = prototypes, spherical
+    def __init__(self, device: torch.device) -> None:
+        self.scores = torch.empty(0, device=device)
+        self.rough_scores = torch.empty(0, dtype=torch.bfloat16, device=device)
+        self.rough = has_bfloat16(device)  # whether rows are compared in bfloat16 first
+
+
+class _Scores:
+    """Scores of rows with prototypes (M, D): x·c − |c|²/2, or x·c on a sphere; the nearest has the largest.
+
+    Where the device computes in bfloat16, a product in it comes first, with bounds on its errors; only rows whose two
+    best prototypes it cannot tell apart are compared in single precision.
+    """
+
+    def __init__(self, prototypes: Tensor, workspace: _Workspace, *, spherical: bool) -> None:
+        self.prototypes, self.workspace, self.spherical = prototypes, workspace, spherical
         length = prototypes.square().sum(1)
         self.offset = torch.zeros_like(length) if spherical else length / 2  # (M,)
-        # Kept over chunks and steps: into fresh memory, a product takes twice as long.
-        self.buffer = torch.empty(0, device=prototypes.device) if buffer is None else buffer
+        if workspace.rough:
+            self.rough = prototypes.bfloat16()
+            error = torch.linalg.vector_norm(self.rough.float() - prototypes, dim=1)
+            self.longest = float(torch.linalg.vector_norm(self.rough.float(), dim=1).amax())
+            self.largest_error = float(error.amax() + BFLOAT16 * self.offset.amax()) + ROUNDING * self.longest
 
     def distance(self, score: Tensor) -> Tensor:
         """Return the squared distance of unit rows from their score: |x − c|² = 1 − 2(x·c − |c|²/2)."""
@@ -125,41 +146,74 @@ class _Scores:
         """Return the score (n,) of each row with one prototype."""
         return (rows * self.prototypes.index_select(0, which)).sum(1) - self.offset[which]
 
-    def best(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the largest score (n,) of each row, and with which prototype."""
-        return self._largest(self._all(rows, len(self.prototypes)))[:2]
-
     def top_two(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As `best`, and the second largest score (n,)."""
-        best, which, tops, block, inside = self._largest(self._all(rows, len(self.prototypes)))
-        inside.scatter_(1, which[:, None] % COLUMNS, -torch.inf)
-        tops.scatter_(1, block[:, None], -torch.inf)
-        return best, which, torch.maximum(inside.amax(1), tops.amax(1))
+        """Return the largest score (n,) of each row, with which prototype, and a bound (n,) on all its other scores."""
+        M = len(self.prototypes)
+        if not self._is_rough(M):
+            return self._top_two(self._all(rows, M))
+        scores, error = self._rough(rows, M)
+        best, which, second = self._top_two(scores)
+        bound = _rounded_from(second) + error
+        doubtful = (-_rounded_from(-best) - error <= bound).nonzero().flatten()
+        best = self.own(rows, which)
+        if len(doubtful):
+            exact = self._top_two(self._all(rows.index_select(0, doubtful), M))
+            best[doubtful], which[doubtful], bound[doubtful] = exact
+        self.workspace.rough = len(rows) < JUDGED or len(doubtful) <= MOST_DOUBTFUL * len(rows)
+        return best, which, bound
 
     def best_but(self, own: Tensor, rows: Tensor, width: int) -> Tensor:
-        """Return the largest score (n,) of each row with the first `width` prototypes but its `own` (n,)."""
-        scores = self._all(rows, width)
-        return scores.scatter_(1, own.clamp(max=width)[:, None], -torch.inf).amax(1)
+        """Return a bound (n,) on the scores of each row with the first `width` prototypes but its `own` (n,)."""
+        scores, error = self._rough(rows, width) if self._is_rough(width) else (self._all(rows, width), None)
+        other = scores.scatter_(1, own.clamp(max=width)[:, None], -torch.inf).amax(1)
+        return other if error is None else _rounded_from(other) + error
+
+    def _is_rough(self, width: int) -> bool:
+        return self.workspace.rough and width >= LEAST_ROUGH
 
     def _all(self, rows: Tensor, width: int) -> Tensor:
         """Return the scores with the first `width` prototypes, and −∞ up to the next multiple of COLUMNS."""
-        columns = (width // COLUMNS + 1) * COLUMNS
-        scores = self.buffer.resize_(len(rows), columns)
+        scores = self._columns(len(rows), width)
         torch.mm(rows, self.prototypes[:width].T, out=scores[:, :width])
-        if not self.spherical:
-            scores[:, :width] -= self.offset[:width]
+        return self._without_offset(scores, width)
+
+    def _rough(self, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """As `_all`, by a product in bfloat16; and the largest error (n,) of a row's scores before they are rounded."""
+        rounded = rows.bfloat16()
+        product = torch.mm(rounded, self.rough[:width].T, out=self.workspace.rough_scores.resize_(len(rows), width))
+        scores = self._columns(len(rows), width)
+        scores[:, :width] = product
+        moved = torch.linalg.vector_norm(rounded.float() - rows, dim=1)
+        error = moved * self.longest + self.largest_error  # |x̂·ĉ − x·c| ≤ |x̂ − x||ĉ| + |x||ĉ − c|
+        return self._without_offset(scores, width), error
+
+    def _columns(self, rows: int, width: int) -> Tensor:
+        scores = self.workspace.scores.resize_(rows, (width // COLUMNS + 1) * COLUMNS)
         scores[:, width:] = -torch.inf
         return scores
 
+    def _without_offset(self, scores: Tensor, width: int) -> Tensor:
+        if not self.spherical:
+            scores[:, :width] -= self.offset[:width]
+        return scores
+
     @staticmethod
-    def _largest(scores: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Return the largest score (n,), its place (n,), the maxima of all blocks, its block (n,) and that block."""
+    def _top_two(scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the largest score (n,) of each row, its place (n,), and the second largest (n,)."""
         blocks = scores.view(len(scores), -1, COLUMNS)
         tops = blocks.amax(2)
         best, block = tops.max(1)
         first = torch.arange(0, tops.numel(), tops.shape[1], device=scores.device)
         inside = scores.view(-1, COLUMNS).index_select(0, first + block)  # (n, COLUMNS)
-        return best, block * COLUMNS + inside.argmax(1), tops, block, inside
+        place = inside.argmax(1)
+        inside.scatter_(1, place[:, None], -torch.inf)
+        tops.scatter_(1, block[:, None], -torch.inf)
+        return best, block * COLUMNS + place, torch.maximum(inside.amax(1), tops.amax(1))
+
+
+def _rounded_from(score: Tensor) -> Tensor:
+    """Return the largest number that is rounded to this one in bfloat16, or a larger one."""
+    return score + BFLOAT16 * score.abs()
 
 
 def nearest(rows: UnitRows, prototypes: Tensor, *, spherical: bool = True) -> Iterator[Nearest]:
@@ -167,8 +221,8 @@ def nearest(rows: UnitRows, prototypes: Tensor, *, spherical: bool = True) -> It
 
     `spherical`: the prototypes have length 1, so the nearest is the one with the largest cosine.
     """
-    scores = _Scores(prototypes, spherical=spherical)
+    scores = _Scores(prototypes, _Workspace(rows.device), spherical=spherical)
     for chunk in rows.chunks(len(prototypes)):
         some = rows[chunk]
-        best, which = scores.best(some)
+        best, which, _ = scores.top_two(some)
         yield Nearest(chunk, some, which, scores.distance(best))
