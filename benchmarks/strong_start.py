@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--tasks", nargs="+", default=list(TASKS))
+    parser.add_argument("--encoder", help="another start than the embedded encoder: a file, a timm name")
     parser.add_argument("--test_split")
     parser.add_argument("--image_size", type=int, help="side at which the encoder sees the images")
     parser.add_argument("--cached_views", type=int, default=6)
@@ -72,6 +73,8 @@ def main() -> None:
             for arm in given.arms:
                 shared = {"seed": seed, "image_size": given.image_size, "cached_views": given.cached_views}
                 options = recipe(f"adapt/{method}") | shared | ARMS[arm]
+                if given.encoder is not None:  # the recipe's settings, for the network of that encoder
+                    options |= {"method": type(options["method"]), "encoder": given.encoder}
                 run = pretrain(given.data, **options, knn_every=0, out=given.out / f"{method}-{arm}-{seed}")
                 figures[method, arm, seed] = _figures(run, given)
                 times[method, arm, seed] = epoch_times(run)

@@ -21,9 +21,8 @@ SHARES = (0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 # Scores of unit rows that are closer than this, per unit of the prototypes' length, may be in either order by rounding.
 ROUNDING = 1e-5
 BFLOAT16 = 2.0**-8  # the largest relative error of rounding to bfloat16
-LEAST_ROUGH = 128  # prototypes: for fewer of them, a product in bfloat16 saves less than what comes with it
-# If it leaves more than this share of so many rows in doubt, the next products are in single precision at once.
-MOST_DOUBTFUL, JUDGED = 0.75, 256
+LEAST_ROUGH = 128  # rows, prototypes: with fewer, a product in bfloat16 saves less than what comes with it
+MOST_DOUBTFUL = 0.75  # of the rows of a chunk: if it leaves more, the next ones are in single precision at once
 
 
 class Nearest(NamedTuple):
@@ -117,6 +116,7 @@ class _Workspace:
 
     def __init__(self, device: torch.device) -> None:
         self.scores = torch.empty(0, device=device)
+        self.rough_rows = torch.empty(0, dtype=torch.bfloat16, device=device)
         self.rough_scores = torch.empty(0, dtype=torch.bfloat16, device=device)
         self.rough = has_bfloat16(device)  # whether rows are compared in bfloat16 first
 
@@ -149,7 +149,7 @@ class _Scores:
     def top_two(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the largest score (n,) of each row, with which prototype, and a bound (n,) on all its other scores."""
         M = len(self.prototypes)
-        if not self._is_rough(M):
+        if not self._is_rough(rows, M):
             return self._top_two(self._all(rows, M))
         scores, error = self._rough(rows, M)
         best, which, second = self._top_two(scores)
@@ -159,17 +159,17 @@ class _Scores:
         if len(doubtful):
             exact = self._top_two(self._all(rows.index_select(0, doubtful), M))
             best[doubtful], which[doubtful], bound[doubtful] = exact
-        self.workspace.rough = len(rows) < JUDGED or len(doubtful) <= MOST_DOUBTFUL * len(rows)
+        self.workspace.rough = len(doubtful) <= MOST_DOUBTFUL * len(rows)
         return best, which, bound
 
     def best_but(self, own: Tensor, rows: Tensor, width: int) -> Tensor:
         """Return a bound (n,) on the scores of each row with the first `width` prototypes but its `own` (n,)."""
-        scores, error = self._rough(rows, width) if self._is_rough(width) else (self._all(rows, width), None)
+        scores, error = self._rough(rows, width) if self._is_rough(rows, width) else (self._all(rows, width), None)
         other = scores.scatter_(1, own.clamp(max=width)[:, None], -torch.inf).amax(1)
         return other if error is None else _rounded_from(other) + error
 
-    def _is_rough(self, width: int) -> bool:
-        return self.workspace.rough and width >= LEAST_ROUGH
+    def _is_rough(self, rows: Tensor, width: int) -> bool:
+        return self.workspace.rough and min(len(rows), width) >= LEAST_ROUGH
 
     def _all(self, rows: Tensor, width: int) -> Tensor:
         """Return the scores with the first `width` prototypes, and −∞ up to the next multiple of COLUMNS."""
@@ -179,11 +179,16 @@ class _Scores:
 
     def _rough(self, rows: Tensor, width: int) -> tuple[Tensor, Tensor]:
         """As `_all`, by a product in bfloat16; and the largest error (n,) of a row's scores before they are rounded."""
-        rounded = rows.bfloat16()
-        product = torch.mm(rounded, self.rough[:width].T, out=self.workspace.rough_scores.resize_(len(rows), width))
-        scores = self._columns(len(rows), width)
-        scores[:, :width] = product
-        moved = torch.linalg.vector_norm(rounded.float() - rows, dim=1)
+        n, workspace = len(rows), self.workspace
+        # For every shape, oneDNN compiles a product and keeps it, so there are only four numbers of rows per octave.
+        step = 1 << max(0, n.bit_length() - 3)
+        rounded = workspace.rough_rows.resize_(-(-n // step) * step, rows.shape[1])
+        rounded[n:] = 0
+        rounded[:n] = rows
+        product = torch.mm(rounded, self.rough[:width].T, out=workspace.rough_scores.resize_(len(rounded), width))
+        scores = self._columns(n, width)
+        scores[:, :width] = product[:n]
+        moved = torch.linalg.vector_norm(rounded[:n].float() - rows, dim=1)
         error = moved * self.longest + self.largest_error  # |x̂·ĉ − x·c| ≤ |x̂ − x||ĉ| + |x||ĉ − c|
         return self._without_offset(scores, width), error
 
