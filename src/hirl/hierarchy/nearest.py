@@ -22,7 +22,7 @@ SHARES = (0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 ROUNDING = 1e-5
 BFLOAT16 = 2.0**-8  # the largest relative error of rounding to bfloat16
 LEAST_ROUGH = 128  # rows, prototypes: with fewer, a product in bfloat16 saves less than what comes with it
-MOST_DOUBTFUL = 0.75  # of the rows of a chunk: if it leaves more, the next ones are in single precision at once
+MOST_DOUBTFUL = 0.4  # of the rows of a chunk: if it leaves more, the next ones are in single precision at once
 
 
 class Nearest(NamedTuple):
