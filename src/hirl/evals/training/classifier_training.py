@@ -20,6 +20,7 @@ from hirl.data.sources.image_set import ImageSet
 from hirl.data.views.render import Batch
 from hirl.encoders.backbones import has_tokens, tokens
 from hirl.encoders.encoder_file import network_hash
+from hirl.encoders.folding import fold_batch_norms
 from hirl.evals.base import Subject
 from hirl.evals.training.learning_rates import make_optimiser
 from hirl.evals.training.regularisation import add_drop_paths, erase, mix_images
@@ -44,7 +45,8 @@ class Classifier(nn.Module):
     def __init__(self, subject: Subject, classes: Sequence[int], settings: TrainingSettings) -> None:
         super().__init__()
         self.frozen = settings.encoder_lr == 0
-        self.encoder = subject.encoder if self.frozen else copy.deepcopy(subject.encoder).requires_grad_(True)
+        encoder = subject.encoder
+        self.encoder = fold_batch_norms(encoder) if self.frozen else copy.deepcopy(encoder).requires_grad_(True)
         self.mean_patch = settings.mean_patch and has_tokens(self.encoder)
         self.eval()
         blank = torch.zeros(1, subject.train.channels, subject.image_size, subject.image_size, device=subject.device)
