@@ -192,7 +192,8 @@ def _announce_start(job: Job) -> None:
     start, run, settings = job.start, job.run, job.settings
     if start is None:
         return
-    job.announce(f"starts from {start.encoder.name}: {start.provenance}")
+    name, about = start.encoder.name, str(start.provenance)
+    job.announce(f"starts from {about if about.startswith(name) else f'{name}: {about}'}")
     if start.heads is not None:
         job.announce(heads_summary(start.heads, settings))
     if job.is_first:
