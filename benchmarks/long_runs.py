@@ -4,8 +4,8 @@
     python -m benchmarks.long_runs wordnet.npz --out long
 
 Per method: the baseline, and HIRL with its first tree after a tenth of the epochs and after half of them, both forked
-from the baseline. Kept checkpoints (`--at`) are evaluated as soon as they are there; `curves.md` and `curves.csv` have
-every figure so far. The same command continues to the bit where it was stopped.
+from the baseline. Kept checkpoints (`--at`) are evaluated as soon as they are there; `curves_SEED.md` and `curves_SEED.csv`
+have every figure so far. The same command continues to the bit where it was stopped.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def main() -> None:
             for epoch in given.at:
                 if epoch > starts.get(arm, 0):
                     curves[method, arm, epoch] = _figures(run, epoch, given.data)
-            _write(curves, given.out)
-    print((given.out / "curves.md").read_text(), end="")
+            _write(curves, given.out / f"curves_{given.seed}")
+    print((given.out / f"curves_{given.seed}.md").read_text(), end="")
 
 
 def _figures(run: Run, epoch: int, data: str) -> dict[str, float]:
@@ -67,11 +67,11 @@ def _figures(run: Run, epoch: int, data: str) -> dict[str, float]:
     return {f"{task}, {name}": value for task, found in results.items() for name, value in found.headline.items()}
 
 
-def _write(curves: Curves, out: Path) -> None:
-    """Write every figure: `curves.csv` with a row per value, `curves.md` with a row per figure and a column per arm."""
+def _write(curves: Curves, file: Path) -> None:
+    """Write every figure: as .csv with a row per value, as .md with a row per figure and a column per arm."""
     names = list(dict.fromkeys(name for figures in curves.values() for name in figures if "run's own" not in name))
-    with atomic_write(out / "curves.csv") as part, part.open("w", newline="") as file:
-        writer = csv.writer(file)
+    with atomic_write(file.with_suffix(".csv")) as part, part.open("w", newline="") as opened:
+        writer = csv.writer(opened)
         writer.writerow(["method", "arm", "epoch", "figure", "value"])
         for (method, arm, epoch), figures in curves.items():
             writer.writerows([method, arm, epoch, name, figures[name]] for name in names if name in figures)
@@ -82,7 +82,7 @@ def _write(curves: Curves, out: Path) -> None:
             values = [curves.get((method, arm, epoch), {}).get(name) for arm in arms]
             cells = ["" if value is None else f"{value:.3g}" if abs(value) < 1 else f"{value:.2f}" for value in values]
             lines.append("| " + " | ".join([method, str(epoch), name, *cells]) + " |")
-    with atomic_write(out / "curves.md") as part:
+    with atomic_write(file.with_suffix(".md")) as part:
         part.write_text("\n".join(lines) + "\n")
 
 
