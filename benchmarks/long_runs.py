@@ -4,8 +4,8 @@
     python -m benchmarks.long_runs wordnet.npz --out long
 
 Per method: the baseline, and HIRL with its first tree after a tenth of the epochs and after half of them, both forked
-from the baseline. Kept checkpoints (`--at`) are evaluated as soon as they are there; `curves_SEED.md` and `curves_SEED.csv`
-have every figure so far. The same command continues to the bit where it was stopped.
+from the baseline. Kept checkpoints (`--at`) are evaluated as soon as they are there; `curves_SEED.md` and
+`curves_SEED.csv` have every figure so far. The same command continues to the bit where it was stopped.
 """
 
 from __future__ import annotations
