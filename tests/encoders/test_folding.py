@@ -30,7 +30,7 @@ def norms(network: nn.Module) -> list[nn.BatchNorm2d]:
 
 
 def relative_error(network: nn.Module, folded: nn.Module) -> float:
-    images = torch.randn(2, 3, 64, 64)
+    images = torch.randn(2, 3, 64, 64, dtype=next(network.parameters()).dtype)
     with torch.no_grad():
         expected, found = network(images), folded(images)
     return float((expected - found).norm() / expected.norm())
@@ -129,6 +129,7 @@ def test_a_norm_behind_a_convolution_is_folded(folds: type[nn.Module]) -> None:
         Small(convolution=StdConv2d(3, 8, 3)),
         Small(norm=OwnNorm(8)),
         Small(norm=nn.BatchNorm2d(8, track_running_stats=False)),
+        Small().bfloat16(),
     ],
     ids=[
         "output used twice",
@@ -138,6 +139,7 @@ def test_a_norm_behind_a_convolution_is_folded(folds: type[nn.Module]) -> None:
         "other convolution",
         "other norm",
         "no statistics",
+        "half precision",
     ],
 )
 def test_other_norms_stay(network: nn.Module) -> None:

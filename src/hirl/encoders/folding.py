@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
 
-from torch import Tensor, fx, nn
+import torch
+from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 
@@ -61,13 +62,15 @@ def _pairs(network: nn.Module, prefix: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _can_fold(convolution: nn.Module, norm: nn.Module) -> bool:
-    """Whether both do what their class does and nothing else, and the norm has constants."""
+    """Whether both do what their class does and nothing else, in single precision, and the norm has constants."""
     from timm.layers.conv2d_same import Conv2dSame  # timm takes seconds, which `import hirl` need not
     from timm.layers.norm_act import BatchNormAct2d
 
     known = type(convolution) in (nn.Conv2d, Conv2dSame) and type(norm) in (nn.BatchNorm2d, BatchNormAct2d)
     hooks = any(module._forward_pre_hooks or module._forward_hooks for module in (convolution, norm))
-    return known and not hooks and isinstance(norm.running_mean, Tensor)
+    if not known or hooks or norm.running_mean is None:
+        return False
+    return all(weight.dtype == torch.float32 for module in (convolution, norm) for weight in module.parameters())
 
 
 def _without_norm(norm: Any) -> nn.Module:
