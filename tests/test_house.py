@@ -40,8 +40,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "methods": {"data", "encoders", "ranks"},  # never the hierarchy: a method does not know that HIRL exists
     "runs": {"config", "data", "encoders", "files", "hierarchy", "methods", "ranks", "terminal"},
     "features": {
-        "bfloat16", "data", "encoders", "files", "hierarchy", "methods", "processes", "ranks", "runs", "signals",
-        "terminal",
+        "bfloat16", "data", "encoders", "files", "freed_memory", "hierarchy", "methods", "processes", "ranks", "runs",
+        "signals", "terminal",
     },
     "evals": {
         "config", "data", "encoders", "features", "files", "hierarchy", "methods", "metrics", "processes", "ranks",
@@ -49,8 +49,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "run": {"encoders", "evals", "hierarchy", "runs", "terminal"},  # `hirl.Run`
     "train": {
-        "config", "data", "encoders", "features", "files", "hierarchy", "methods", "metrics", "processes", "ranks",
-        "recipes", "run", "runs", "seeds", "signals", "terminal",
+        "config", "data", "encoders", "features", "files", "freed_memory", "hierarchy", "methods", "metrics",
+        "processes", "ranks", "recipes", "run", "runs", "seeds", "signals", "terminal",
     },
     "studies": {
         "claims", "config", "data", "evals", "features", "files", "hierarchy", "methods", "processes", "ranks", "run",

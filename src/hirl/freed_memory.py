@@ -15,7 +15,10 @@ LARGEST_KEPT = 256 << 20  # larger blocks go back to the system as before
 
 
 def keep_freed_memory() -> None:
-    """Keep up to 1 GiB of freed memory in this process; does nothing where the C library is not glibc."""
+    """Keep up to 1 GiB of freed memory in this process; does nothing where the C library is not glibc.
+
+    Commands call it, and in Python whatever passes many images through a network: importing hirl changes nothing.
+    """
     if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -25,6 +25,7 @@ from hirl.features.forward_pass import forward_pass
 from hirl.features.open_encoder import Encoder
 from hirl.features.preprocessing import Preprocessing, check_features
 from hirl.features.view_cache import compute_or_load_views
+from hirl.freed_memory import keep_freed_memory
 from hirl.methods.base import Method
 from hirl.processes import run_on_first
 from hirl.runs.representations import Trained
@@ -48,6 +49,7 @@ class Extractor:
         method: str | type[Method] | None = None,
         progress: Progress = no_progress,
     ) -> None:
+        keep_freed_memory()
         self.encoder, self.preprocessing, self.cache, self.progress = encoder, preprocessing, cache, progress
         self.network = encoder.network.to(preprocessing.device)
         self._method = method

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from hirl.bfloat16 import has_bfloat16
-from hirl.data.loader import EvaluationLoader, Loader, usual_batch
+from hirl.data.loader import EvaluationLoader, Loader
 from hirl.data.sources.identity import image_identity, is_identified
 from hirl.data.sources.image_set import BadImage, ImageSet
 from hirl.data.sources.skipped import Skipped
@@ -43,9 +43,8 @@ from hirl.signals import Stopped
 from hirl.terminal.progress import Progress, no_progress
 
 FORMAT = "hirl views 3"
-MOST_AT_ONCE = 32  # images: several views of each pass together
+BATCH = 32
 SAVED_EVERY = 64  # batches
-HASHED_AT_ONCE = 1024  # rows
 MOST_BYTES = 4 << 30  # of one file; larger sets of images get fewer views
 LEAST_VIEWS = 2
 KEPT_BYTES = 16 << 30  # of all files together; the oldest go first
@@ -103,23 +102,14 @@ def compute_or_load_views(
         rows = _read(file)
         if rows is None:
             reading: dict[str, Any] = {"device": device, "workers": workers, "strict": strict, "skipped": skipped}
-            reading |= {"mean": mean, "std": std, "batch_size": min(MOST_AT_ONCE, usual_batch(size, device))}
+            reading |= {"mean": mean, "std": std, "batch_size": BATCH}
             plain = EvaluationLoader(images, size=size, **reading)
             loader = None
             if count:
                 assert view is not None
                 loader = Loader(images, (view,) * count, shuffle=False, drop_last=False, **reading)
-            _compute(
-                fold_batch_norms(network).to(device),
-                plain,
-                loader,
-                len(images),
-                1 + count,
-                file,
-                begin,
-                progress,
-                should_stop,
-            )
+            network = fold_batch_norms(network).to(device)
+            _compute(network, plain, loader, len(images), 1 + count, file, begin, progress, should_stop)
             rows = map_rows(file)  # while it is there: another process may delete it
             _limit(place, keep=file)
     return CachedViews(rows, ~rows[:, 0, 0].isnan())
@@ -201,7 +191,7 @@ def _compute(
     batches = plain.batches(np.arange(done, N))
     drawn: Iterator[Any] = iter(())
     if loader is not None:
-        loader.set_epoch(0, done // plain.batch_size)
+        loader.set_epoch(0, done // BATCH)
         drawn = iter(loader)
     for place, batch in enumerate(batches, start=1):
         found = [network(batch.views[0])]
@@ -240,8 +230,8 @@ def _resumed(part: Path, marker: Path) -> tuple[np.memmap[Any, Any] | None, int,
         count, expected = marker.read_text(encoding="utf-8").split()
         rows: np.memmap[Any, Any] = np.load(part, mmap_mode="r+", allow_pickle=False)
         done = int(count)
-        for start in range(0, done, HASHED_AT_ONCE):
-            digest.update(rows[start : min(start + HASHED_AT_ONCE, done)].tobytes())
+        for start in range(0, done, BATCH):
+            digest.update(rows[start : min(start + BATCH, done)].tobytes())
     except (OSError, ValueError):
         return None, 0, hashlib.sha256()
     return (rows, done, digest) if digest.hexdigest() == expected else (None, 0, hashlib.sha256())

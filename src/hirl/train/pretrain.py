@@ -8,6 +8,7 @@ from typing import Any, Literal
 from hirl.config import to_plain
 from hirl.encoders.encoder_file import load_encoder
 from hirl.encoders.last_blocks import Blocks
+from hirl.freed_memory import keep_freed_memory
 from hirl.hierarchy.settings import Hierarchy
 from hirl.methods.base import Method
 from hirl.processes import PATIENCE, Precision, count_processes, launch
@@ -137,6 +138,7 @@ def pretrain(
     checks.check_numbers(knn_every=knn_every, keep_every=keep_every, checkpoint_minutes=checkpoint_minutes)
     checks.check_out(out)
     checks.check_choices(precision=precision, accelerator=accelerator)
+    keep_freed_memory()
     opened = open_training_images(given, workers=workers, strict=strict)
     run = Run(checks.default_run_folder(opened.name, given) if out is None else out)
     # Heads are loaded only if the method was named: the default method adapts the encoder of any file.
