@@ -226,7 +226,7 @@ def test_mistakes(source: Any, to: Any, name: str, options: Any, message: str, t
 
 
 @pytest.mark.parametrize("to", WRITERS)
-def test_nothing_is_replaced_without_overwrite(to: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_replaced_without_overwrite(to: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = f"x{WRITERS[to].suffix}"
     line = ["export", "random:resnet18", "--image_size", "32", "--to", to, "--out"]
     (tmp_path / "empty").mkdir()

@@ -13,7 +13,7 @@ from hirl.explore.collection import Collection, open_collection
 from hirl.explore.tree_page import read_names
 from hirl.export.huggingface_folder import FILES as HUGGINGFACE_FILES
 from hirl.export.huggingface_folder import write_huggingface
-from hirl.export.network import Export, pixel_format, prepare
+from hirl.export.network import Export, UnsupportedNetwork, pixel_format, prepare
 from hirl.export.onnx_file import write_onnx
 from hirl.export.timm_folder import FILES as TIMM_FILES
 from hirl.export.timm_folder import write_timm
@@ -24,13 +24,14 @@ from hirl.files import check_replaceable, expanded
 from hirl.methods.base import Method
 from hirl.runs.folder import RunFolder
 
+
 Target = Literal["onnx", "torch-export", "timm", "torchvision", "huggingface"]
 
 
 class _Writer(NamedTuple):
     write: Callable[[Export, Path], float]
     suffix: str  # of a file; empty for a folder
-    levels: bool  # whether it holds z⁰…zᴸ and paths as well
+    any_network: bool  # whether it holds any network, and so z⁰…zᴸ and paths as well
     beside: str = ""  # suffix of a second file, written beside the first
     entries: tuple[str, ...] = ()  # what a folder may hold
 
@@ -39,7 +40,7 @@ class _Writer(NamedTuple):
         return [out, out.with_suffix(self.beside)] if self.beside else [out]
 
 
-WRITERS: dict[str, _Writer] = {
+WRITERS: dict[Target, _Writer] = {
     "onnx": _Writer(write_onnx, ".onnx", True),
     "torch-export": _Writer(write_torch_export, ".pt2", True),
     "timm": _Writer(write_timm, "", False, entries=TIMM_FILES),
@@ -126,7 +127,10 @@ def export_encoder(
         given_names = read_names(Path(names), names_of)
     pixels = pixel_format(opened, image_size, channels, mean, std)
     export = prepare(opened, pixels, levels=levels, tree=tree, names=given_names, method=method)
-    return Written(target, export.outputs, WRITERS[to].write(export, target))
+    try:
+        return Written(target, export.outputs, WRITERS[to].write(export, target))
+    except UnsupportedNetwork as error:
+        raise ValueError(f"{error}: export it to {_any_network()}, which hold any network") from None
 
 
 def is_image_folder(source: Any) -> bool:
@@ -157,8 +161,13 @@ def check_export(to: str, out: Path, *, levels: bool) -> None:
     if to not in WRITERS:
         raise ValueError(f"there is no target {to!r}: choose one of {', '.join(WRITERS)}")
     writer = WRITERS[to]
-    if levels and not writer.levels:
-        able = [name for name, other in WRITERS.items() if other.levels]
-        raise ValueError(f"{to} holds an encoder alone: export levels to {', '.join(able[:-1])} or {able[-1]}")
+    if levels and not writer.any_network:
+        raise ValueError(f"{to} holds an encoder alone: export levels to {_any_network()}")
     if writer.suffix and out.suffix != writer.suffix:
         raise ValueError(f"an export to {to} is a file named *{writer.suffix}, not {str(out)!r}")
+
+
+def _any_network() -> str:
+    """The targets that hold any network, for messages."""
+    *others, last = [name for name, writer in WRITERS.items() if writer.any_network]
+    return f"{', '.join(others)} or {last}"

@@ -23,6 +23,10 @@ from hirl.methods.base import Method
 from hirl.runs.representations import Trained
 
 
+class UnsupportedNetwork(ValueError):  # noqa: N818 (a message for users)
+    """A tool does not have the network that is to be exported to it."""
+
+
 @dataclass(frozen=True)
 class PixelFormat:
     """How an image becomes the input: the shorter side to `resize`, the central square of `size`, then normalised."""
@@ -64,14 +68,11 @@ class Export:
         found |= {} if self.encoder.provenance is None else {"provenance": str(self.encoder.provenance)}
         return json.dumps(found, ensure_ascii=False)
 
-    def unsupported_error(self, tool: str) -> ValueError:
+    def unsupported_error(self, tool: str) -> UnsupportedNetwork:
         """The error for a tool that does not have this network."""
         network = self.encoder.network
         kind = "a frozen network with an adapter" if isinstance(network, AdaptedNetwork) else type(network).__name__
-        return ValueError(
-            f"{tool} has no network for the weights of {self.encoder.name} ({kind}): export it to onnx, torch-export "
-            "or huggingface, which hold any network"
-        )
+        return UnsupportedNetwork(f"{tool} has no network for the weights of {self.encoder.name} ({kind})")
 
     def random_images(self, count: int) -> Tensor:
         """(count, C, size, size), uint8; the same ones each time."""

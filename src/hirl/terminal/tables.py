@@ -67,6 +67,9 @@ def print_table(table: Table, heading: Sequence[str], rows: Sequence[Sequence[st
     Output that goes to a file or another program is as wide as the table, unless COLUMNS limits it.
     """
     console = Console()
+    if table.title:
+        console.print(table.title, style="table.title", soft_wrap=True)  # above it, or the table's width would wrap it
+        table.title = None
     needed = console.measure(table, options=console.options.update(max_width=UNLIMITED)).maximum
     if not console.is_terminal and "COLUMNS" not in os.environ:
         Console(width=max(needed, console.width)).print(table)
@@ -74,8 +77,6 @@ def print_table(table: Table, heading: Sequence[str], rows: Sequence[Sequence[st
     if needed <= console.width:
         console.print(table)
         return
-    if table.title:
-        console.print(table.title)
     for row in rows:
         named = [(name, cell) for name, cell in zip(heading, row, strict=True) if cell]
         for place, (name, cell) in enumerate(named):

@@ -12,7 +12,16 @@ from hirl.methods import Method
 from hirl.methods.foreign_state import ForeignState
 from hirl.methods.parts.set_size import power_of_two, queue_length
 from hirl.recipes import recipe_names
-from hirl.train.defaults import DEFAULT_METHOD, Choices, Sizes, batch_that_fits, gpu_bytes, recipe_of, small_options
+from hirl.train.defaults import (
+    DEFAULT_METHOD,
+    WHY_DEFAULT,
+    Choices,
+    Sizes,
+    batch_that_fits,
+    gpu_bytes,
+    recipe_of,
+    small_options,
+)
 from hirl.train.machine import Machine
 
 ADAPT = "adapt/"  # folder of recipes, for a frozen encoder
@@ -67,7 +76,7 @@ def choose_adaptation(kind: type[Method], N: int, side: int, start: Encoder, unf
     if recipe is None:
         weight, reasons["weight"] = UNMEASURED_WEIGHT, "of HIRL's loss; not measured with this method"
     if kind is DEFAULT_METHOD:
-        reasons["method"] = "the fastest of the six methods here"
+        reasons["method"] = WHY_DEFAULT
     return Choices(kind(**arguments), image_size, batch_size, epochs, weight, reasons)
 
 

@@ -18,9 +18,9 @@ from hirl.methods.parts.split_batch_norm import fitting_groups
 from hirl.recipes import recipe_names
 from hirl.train.machine import GB, Machine
 
-DEFAULT_METHOD: type[Method] = MoCoV2  # the fastest of the six on a CPU, and takes images of any size
-PAPER_RECIPE = "imagenet/moco_v2"
-SMALL = "small/"  # folder of recipes
+DEFAULT_METHOD: type[Method] = MoCoV2
+WHY_DEFAULT = "the fastest method here"  # on a CPU
+SMALL, PAPER = "small/", "imagenet/"  # folders of recipes
 
 # On a CPU, the largest image size is chosen with which the run ends within this many minutes.
 MAX_MINUTES = {96: 10, 64: 40, 32: 60}
@@ -110,9 +110,9 @@ def choose(kind: type[Method], N: int, side: int, machine: Machine, sizes: Sizes
         arguments = _small_arguments(kind, N, image_size, batch_size)
         weight = float(small_options(kind)["hierarchy"]["weight"])
         reasons["backbone"] = "small, since there is no CUDA GPU"
-        reasons["weight"] = "of HIRL's loss, as measured with this method and network"
+        reasons["weight"] = f"of HIRL's loss, as in the recipe {small_recipe(kind)}"
     if kind is DEFAULT_METHOD:
-        reasons["method"] = "the fastest of the six methods here, for images of any size"
+        reasons["method"] = f"{WHY_DEFAULT}, for images of any size"
     method = kind(**sizes.grouped(arguments, batch_size))
     return Choices(method, image_size, batch_size, epochs, weight, reasons)
 

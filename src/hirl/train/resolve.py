@@ -14,7 +14,7 @@ from hirl.hierarchy.settings import EQ_4_WEIGHT, HierarchyDefaults, ResolvedHier
 from hirl.methods.base import Method
 from hirl.run import Run
 from hirl.train.adaptation_defaults import choose_adaptation, choose_continuation
-from hirl.train.defaults import PAPER_RECIPE, Choices, Sizes, choose
+from hirl.train.defaults import PAPER, Choices, Sizes, choose, recipe_of
 from hirl.train.machine import read_machine
 from hirl.train.settings import GivenSettings, Settings, earlier_settings
 from hirl.train.start import Start
@@ -148,7 +148,6 @@ def _rows(choices: Choices, hierarchy: ResolvedHierarchy | None, suggested: Leve
             values["weight"] = f"{choices.weight:g}"
     width = max(map(len, values.values()))
     rows = [f"  {name:<11} {values[name]:<{width}}  {reasons[name]}" for name in values if name in reasons]
-    return [
-        *rows,
-        f"  Command-line options override these; --config {PAPER_RECIPE} has the paper's settings, for GPUs.",
-    ]
+    paper = recipe_of(type(method), PAPER)
+    published = "" if paper is None else f"; --config {paper} has the paper's settings, for GPUs"
+    return [*rows, f"  Command-line options override these{published}."]
