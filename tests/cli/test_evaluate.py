@@ -52,6 +52,42 @@ def test_an_encoder_by_name(picture_files: Path, tmp_path: Path) -> None:
     assert stored["encoder"]["backbone_args"] == {"channels": [8, 8, 16, 16]}
 
 
+OWN = """
+from dataclasses import dataclass
+from typing import ClassVar
+from hirl.evals import Evaluation, Figure, Kind, Result
+
+@dataclass(frozen=True, kw_only=True)
+class Spread(Evaluation):
+    name: ClassVar[str] = "spread"
+    part: str = "test"
+
+    def run(self, subject):
+        return Result({"spread": Figure(float(subject.features(self.part).std()), Kind.SCORE)}, rows=[])
+
+class Knn(Spread):
+    name: ClassVar[str] = "knn"
+"""
+
+
+def test_an_evaluation_of_ones_own(
+    runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_evaluations.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = str(runs["hirl"].folder)
+    assert main(["evaluate", folder, "my_evaluations.Spread", "knn", "--knn.ks", "3", "--device", "cpu"]) == 0
+    assert "spread" in capsys.readouterr().out
+    assert main(["evaluate", folder, "my_evaluations.Knn", "--device", "cpu"]) == 0  # not the one of that name
+    assert "spread" in capsys.readouterr().out
+    for path, expected in (
+        ("my_evaluations.Spred", "there is no evaluation 'my_evaluations.Spred'"),
+        ("hirl.methods.DINO", "is not an evaluation, but must be a subclass of hirl.evals.base.Evaluation"),
+    ):
+        assert main(["evaluate", folder, path]) == 2
+        assert expected in capsys.readouterr().err
+
+
 def test_help_lists_the_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["evaluate", "--help"])

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from hirl.cli.command import Command
-from hirl.cli.evaluate import add_task_options
+from hirl.cli.evaluate import add_task_options, named_tasks
 from hirl.config import import_class, read_options
 from hirl.config.parser import Parser
 
@@ -39,11 +39,11 @@ def options(parser: Parser) -> None:
 
 
 def run(config: Namespace) -> None:
-    from hirl.evals import EVALUATIONS, find_evaluation
+    from hirl.evals import EVALUATIONS
     from hirl.studies.compare import compare
 
     options = {name: value for name, value in vars(config).items() if name not in EVALUATIONS} | {
-        "tasks": [getattr(config, find_evaluation(name).name) for name in config.tasks],
+        "tasks": named_tasks(config, config.tasks),
         "arms": named_arms(config.arms),
         "ablate": ablation(config.ablate),
         "classes": [import_class(path) for path in config.classes],

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hirl.cli.collection import ENCODER, method_option
 from hirl.cli.command import Command
 from hirl.config.parser import Parser
+
+if TYPE_CHECKING:
+    from hirl.evals import Evaluation
 
 
 def options(parser: Parser) -> None:
@@ -16,7 +19,7 @@ def options(parser: Parser) -> None:
     from hirl.evals.evaluate import DEFAULT_TASKS, evaluate
 
     parser.add_argument("subject", help=ENCODER)
-    tasks = f"Any of {', '.join(EVALUATIONS)}; by default {', '.join(DEFAULT_TASKS)}."
+    tasks = f"Any of {', '.join(EVALUATIONS)}, or package.module.Class; by default {', '.join(DEFAULT_TASKS)}."
     parser.add_argument("tasks", nargs="*", help=tasks)
     parser.add_options(evaluate, skip={"subject", "tasks", "method", "quiet"})
     method_option(parser)
@@ -43,11 +46,19 @@ def add_task_options(parser: Parser, default: Sequence[str]) -> None:
     parser.post_process = check
 
 
-def run(config: Namespace) -> None:
+def named_tasks(config: Namespace, names: Sequence[str]) -> list[Evaluation]:
+    """The evaluations of these names with their options; a class of the user's own has its defaults."""
     from hirl.evals import EVALUATIONS, find_evaluation
+
+    kinds = [find_evaluation(name) for name in names]
+    return [getattr(config, kind.name) if EVALUATIONS.get(kind.name) is kind else kind() for kind in kinds]
+
+
+def run(config: Namespace) -> None:
+    from hirl.evals import EVALUATIONS
     from hirl.evals.evaluate import DEFAULT_TASKS, evaluate
 
-    tasks = [getattr(config, find_evaluation(name).name) for name in config.tasks or DEFAULT_TASKS]
+    tasks = named_tasks(config, config.tasks or DEFAULT_TASKS)
     options = {name: value for name, value in vars(config).items() if name not in {*EVALUATIONS, "subject", "tasks"}}
     evaluate(config.subject, *tasks, **options)
 

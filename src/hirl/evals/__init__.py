@@ -1,5 +1,6 @@
 """Evaluations, one file per task. To add one: a file, and its class here."""
 
+from hirl.config import find_class
 from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.evals.clustering import Clustering
 from hirl.evals.detection.evaluation import Detection
@@ -17,9 +18,12 @@ EVALUATIONS: dict[str, type[Evaluation]] = {
 
 
 def find_evaluation(name: str) -> type[Evaluation]:
-    """The evaluation of this name, or a ValueError with the choices."""
+    """The evaluation of this name or, with dots, the class at this path; a ValueError with the choices."""
+    if "." in name:
+        return find_class(name, Evaluation)
     if name not in EVALUATIONS:
-        raise ValueError(f"there is no evaluation {name!r}: choose from {', '.join(EVALUATIONS)}")
+        choices = f"choose from {', '.join(EVALUATIONS)}, or package.module.Class for your own"
+        raise ValueError(f"there is no evaluation {name!r}: {choices}")
     return EVALUATIONS[name]
 
 

@@ -24,7 +24,6 @@ from hirl.files import check_replaceable, expanded
 from hirl.methods.base import Method
 from hirl.runs.folder import RunFolder
 
-
 Target = Literal["onnx", "torch-export", "timm", "torchvision", "huggingface"]
 
 
