@@ -12,6 +12,7 @@ from hirl.train.defaults import small_recipe
 
 METHODS: dict[str, type[Method]] = known_classes(Method)
 NAMES = list(METHODS)
+CHOICES = f"choose one of {', '.join(NAMES)}"  # the end of many messages
 BATCH = 16
 WIDEST = 32
 RESNET: dict[str, Any] = {"backbone": "resnet10t", "backbone_args": {"channels": [8, 8, 16, 16]}}

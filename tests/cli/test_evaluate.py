@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from hirl.cli.main import main
+from hirl.evals import EVALUATIONS
 from hirl.run import Run
 
 
@@ -137,7 +138,10 @@ def wrong_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "no subject": ([], "the argument subject is missing"),
-    "an unknown task": (["{run}", "knn", "nearest"], "there is no evaluation 'nearest': choose from knn, linear"),
+    "an unknown task": (
+        ["{run}", "knn", "nearest"],
+        f"there is no evaluation 'nearest': choose from {', '.join(EVALUATIONS)}",
+    ),
     "an unknown option of a task": (["{run}", "knn", "--knn.k", "5"], "knn.k"),
     "an unknown option": (["{run}", "knn", "--sead", "5"], "--sead"),
     "neighbours in words": (["{run}", "knn", "--knn.ks", "many"], "knn.ks"),

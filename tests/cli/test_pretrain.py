@@ -18,6 +18,7 @@ from hirl.run import Run
 from hirl.train.pretrain import pretrain
 
 from ..forked import Forked
+from ..small_methods import CHOICES
 
 TINY: dict[str, Any] = {
     "method": {
@@ -144,7 +145,7 @@ def wait_for_steps(metrics: Path, *, after: int) -> None:
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "no data": (["--method", "MoCoV2"], "pretrain needs the images"),
-    "an unknown method": (["{images}", "--method", "MoCo"], "choose one of DINO, IBOT, MoCoV2"),
+    "an unknown method": (["{images}", "--method", "MoCo"], CHOICES),
     "a method from nowhere": (["{images}", "--method", "no.such.Method"], "no.such"),
     "an unknown argument of the method": (
         ["{images}", "--method", "MoCoV2", "--method.queue", "3"],

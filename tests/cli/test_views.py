@@ -18,7 +18,7 @@ from hirl.data.views import View
 from hirl.explore.view_sheet import _GAP, _HIDDEN, _MARGIN
 from hirl.methods import MoCoV2
 
-from ..small_methods import METHODS, NAMES
+from ..small_methods import CHOICES, METHODS, NAMES
 
 SIZE, SEED, EPOCH = 64, 3, 2
 
@@ -189,11 +189,11 @@ def test_unreadable_images_are_replaced_and_listed(
 
 
 MISTAKES = {
-    "an unknown method": (["{photos}", "--method", "vicreg", "--out", "v.png"], "vicreg"),
-    "a file's name of a method": (["{photos}", "--method", "dino", "--out", "v.png"], "choose one of DINO, IBOT"),
-    "no method": (["{photos}", "--out", "v.png"], "the option --method is missing: choose one of DINO, IBOT"),
+    "an unknown method": (["{photos}", "--method", "nonsense", "--out", "v.png"], "nonsense"),
+    "a file's name of a method": (["{photos}", "--method", "dino", "--out", "v.png"], CHOICES),
+    "no method": (["{photos}", "--out", "v.png"], f"the option --method is missing: {CHOICES}"),
     "no images": (["--method", "DINO", "--out", "v.png"], "the images are missing"),
-    "an unknown recipe": (["{photos}", "--config", "small/vicreg", "--out", "v.png"], "small/dino"),
+    "an unknown recipe": (["{photos}", "--config", "small/nonsense", "--out", "v.png"], "small/dino"),
     "an unknown option": (["{photos}", "--method", "DINO", "--epochs", "3", "--out", "v.png"], "--epochs"),
     "an unknown option of the method": (["{photos}", "--method", "DINO", "--method.k", "3", "--out", "v.png"], "k"),
     "a value out of range": (

@@ -13,6 +13,8 @@ from hirl.config.parser import load
 from hirl.hierarchy.builder import HierarchicalKMeans, TreeBuilder
 from hirl.methods.base import Method
 
+from ..small_methods import CHOICES
+
 
 @pytest.mark.parametrize("path", ["DINO", "hirl.methods.DINO", "hirl.methods.dino.DINO"])
 def test_a_class_of_hirl_goes_by_several_names(path: str) -> None:
@@ -28,14 +30,14 @@ def test_a_builder_goes_by_its_name() -> None:
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("MoCo", "there is no method 'MoCo': choose one of DINO, IBOT, MoCoV2"),
+        ("MoCo", f"there is no method 'MoCo': {CHOICES}"),
         ("hirl.methods.MoCo", "there is no method 'hirl.methods.MoCo'"),
         (
             "no.such.Method",
             "there is no method 'no.such.Method': No module named 'no'; PYTHONPATH must name the folder of your module",
         ),
         ("hirl.Hierarchy", "'hirl.Hierarchy' is not a method, but must be a subclass of hirl.methods.base.Method"),
-        ("hirl.methods.Method", "'hirl.methods.Method' is an abstract class: choose one of DINO"),
+        ("hirl.methods.Method", f"'hirl.methods.Method' is an abstract class: {CHOICES}"),
         ("os.path.join", "'os.path.join' is not a class but a function"),
         (".DINO", "there is no method '.DINO'"),
     ],

@@ -16,6 +16,8 @@ from hirl.hierarchy.builder import HierarchicalKMeans
 from hirl.studies.tune import tune
 from hirl.train.pretrain import pretrain
 
+from ..small_methods import CHOICES
+
 
 def read(*argv: str | Path, function: Any = pretrain) -> Namespace:
     parser = Parser(prog="hirl", argv=[str(arg) for arg in argv])
@@ -141,8 +143,8 @@ def test_a_method_of_ones_own_takes_the_arguments_of_a_recipe_that_names_it(own_
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("photos/ --method", "--method needs a value: choose one of DINO, IBOT, MoCoV2"),
-        ("photos/ --method MoCo", "there is no method 'MoCo': choose one of DINO, IBOT, MoCoV2"),
+        ("photos/ --method", f"--method needs a value: {CHOICES}"),
+        ("photos/ --method MoCo", f"there is no method 'MoCo': {CHOICES}"),
         ("photos/ --method.lr 3", "there is no option --method.lr, since --method is null"),
         ("photos/ --method DINO --hierarchy", "--hierarchy needs a value"),
         ("photos/ --method DINO --hierarchy no", "--hierarchy is no, but takes null alone"),
@@ -213,7 +215,7 @@ def test_the_options_of_one_class_have_a_help_of_their_own(capsys: pytest.Captur
     assert "--epochs" not in text
     assert "--hierarchy.negatives" in shown(capsys, "--hierarchy.help")
     assert "--hierarchy.builder.iterations" in shown(capsys, "--hierarchy.builder.help")
-    with pytest.raises(ValueError, match=r"--method.help needs a class: choose one of DINO"):
+    with pytest.raises(ValueError, match=f"--method.help needs a class: {CHOICES}"):
         read("--method.help")
 
 

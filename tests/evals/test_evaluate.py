@@ -22,7 +22,7 @@ from hirl.data.views.normalisation import IMAGENET_MEAN, IMAGENET_STD
 from hirl.encoders.backbones import make_backbone
 from hirl.encoders.encoder_file import save_encoder
 from hirl.encoders.weights_source import ImageFormat
-from hirl.evals import KNN, Clustering, TreeAgreement
+from hirl.evals import EVALUATIONS, KNN, Clustering, TreeAgreement
 from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.features import extractor
 from hirl.features.open_encoder import Encoder, open_encoder
@@ -401,5 +401,5 @@ def test_modules_that_do_not_pool_and_other_things_are_refused(picture_files: Pa
         hirl.evaluate({}, QUICK, data=picture_files, quiet=True)
     with pytest.raises(ValueError, match="give a folder or a known name with --data"):
         hirl.evaluate(Colours(), QUICK, quiet=True)
-    with pytest.raises(ValueError, match="there is no evaluation 'nearest': choose from knn, linear"):
+    with pytest.raises(ValueError, match=f"there is no evaluation 'nearest': choose from {', '.join(EVALUATIONS)}"):
         hirl.evaluate(Colours(), "nearest", data=picture_files, quiet=True)

@@ -33,6 +33,8 @@ from hirl.studies.tune import grid
 from hirl.train.pretrain import pretrain
 from hirl.train.recipe import recipe
 
+from ..small_methods import CHOICES
+
 TINY: dict[str, Any] = {
     "method": {
         "class_path": "hirl.methods.MoCoV2",
@@ -197,7 +199,7 @@ def test_each_recipe_trains_for_a_multiple_of_its_own_epochs(room: Path, tmp_pat
 @pytest.mark.parametrize(
     ("recipe", "expected"),
     [
-        ("epochs: 3\n", "the option method is missing: choose one of DINO"),
+        ("epochs: 3\n", f"the option method is missing: {CHOICES}"),
         ("- 3\n", "is not a YAML file of options"),
         ("method: {class_path: mine.Own, init_args: {}}\n", "names the method 'mine.Own', which is not part of hirl"),
         ("method: {class_path: hirl.methods.DINO, init_args: {wings: 2}}\n", "there is no option method.wings"),
