@@ -29,13 +29,18 @@ def title(name: str) -> str:
     return (METHODS[name].__doc__ or "").partition(":")[0]
 
 
+def missing_recipe(name: str) -> str:
+    file = METHODS[name].__module__.rpartition(".")[2]
+    return f"{name} has no recipe for small images: add src/hirl/recipes/small/{file}.yaml with its class_path"
+
+
 def small_arguments(name: str, *, size: int = 32, **changes: Any) -> dict[str, Any]:
     """Constructor arguments for batches of 16 images: those of the recipe, with a tiny network and no width above 32.
 
     The peak learning rate is the recipe's own, at its larger batch. Of `changes`, those are made that the method takes.
     """
     recipe = small_recipe(METHODS[name])
-    assert recipe is not None, f"{name} has no recipe in small/"
+    assert recipe is not None, missing_recipe(name)
     options = read_options(recipe)
     arguments: dict[str, Any] = options["method"]["init_args"]
     network = vit(size) if "img_size" in (arguments.get("backbone_args") or {}) else RESNET

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 from hirl import SemanticPaths, methods
 from hirl.methods.base import Method, Plan
+from hirl.train.defaults import small_recipe
 
-from ..small_methods import NAMES, small_arguments
+from ..small_methods import METHODS, NAMES, missing_recipe, small_arguments
 
 
 @pytest.fixture(params=NAMES)
@@ -31,6 +32,10 @@ def name(request: pytest.FixtureRequest) -> str:
 def method(name: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType) -> Method:
     built: Method = run.built(name, small[name], plan)
     return built
+
+
+def test_a_method_has_a_recipe_for_small_images(name: str) -> None:
+    assert small_recipe(METHODS[name]) is not None, missing_recipe(name)
 
 
 def test_a_step_gives_what_it_should(method: Method, plan: Plan, run: ModuleType) -> None:
@@ -219,7 +224,7 @@ def both(
     """What one process got, and each of two."""
     # Without batch norm behind masks, as ranks hide unequally many patches.
     changes: dict[str, Any] = {"drop_path": 0.3, "queue_length": 32, "queue_epoch": 0, "head_batch_norm": False}
-    tasks = {name: (name, small_arguments(name, **changes)) for name in NAMES}
+    tasks = {name: (name, small_arguments(name, **changes)) for name in NAMES if small_recipe(METHODS[name])}
     found: tuple[dict[str, Any], list[dict[str, Any]]] = run.alone_and_together(
         tasks, plan, tmp_path_factory.mktemp("group")
     )
@@ -230,4 +235,5 @@ def both(
 def test_two_processes_take_the_steps_of_one(
     name: str, both: tuple[dict[str, Any], list[dict[str, Any]]], run: ModuleType
 ) -> None:
+    assert name in both[0], missing_recipe(name)
     run.check_two_as_one(both[0][name], [rank[name] for rank in both[1]])
