@@ -66,6 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "config", "data", "evals", "explore", "export", "features", "files", "freed_memory", "hierarchy", "methods",
         "processes", "recipes", "runs", "signals", "studies", "terminal", "train",
     },
+    "__main__": {"cli"},
     "__init__": {  # the public names
         "data", "evals", "explore", "export", "hierarchy", "integrations", "methods", "run", "studies", "train",
     },
