@@ -9,26 +9,6 @@ from typing import Any
 
 from hirl.cli.main import COMMANDS, main
 
-GUIDES = {
-    "demo": "index.md",
-    "pretrain": "training.md",
-    "evaluate": "evaluation.md",
-    "compare": "training.md#baseline-and-hirl-side-by-side",
-    "tune": "training.md#search-for-levels-and-negatives",
-    "embed": "evaluation.md",
-    "tree": "explore.md#the-tree-page",
-    "tsne": "explore.md#maps",
-    "search": "explore.md#search",
-    "duplicates": "explore.md#duplicates",
-    "sample": "explore.md#samples",
-    "export": "export.md",
-    "show": "explore.md#curves-of-a-run",
-    "runs": "training.md#the-run-folder",
-    "images": "data.md",
-    "views": "views.md",
-    "cluster": "hierarchy.md#from-features-to-a-tree",
-    "bench": "benchmarks.md#your-own-machine",
-}
 # The options of a method appear once it is chosen.
 LINES = {"pretrain": [], "tune": ["--method", "MoCoV2"], "views": ["--method", "DINO"]}
 
@@ -44,7 +24,7 @@ def help_of(*line: str) -> str:
 
 def page(name: str) -> str:
     """The page of one command as Markdown."""
-    about, guide = COMMANDS[name].about, GUIDES[name]
+    about, guide = COMMANDS[name].about, COMMANDS[name].guide
     return (
         f"# hirl {name}\n\n{about[0].upper()}{about[1:]}. Guide: [{guide.partition('.')[0]}](../{guide}).\n\n"
         f"```text\n{help_of(name, *LINES.get(name, []))}\n```\n"
@@ -55,6 +35,14 @@ def pages() -> dict[str, str]:
     """All pages, by their file."""
     found = {f"commands/{name}.md": page(name) for name in COMMANDS}
     return found | {"commands/index.md": f"# Commands\n\n```text\n{help_of()}\n```\n"}
+
+
+def on_config(config: Any) -> Any:
+    """Called by mkdocs: add the pages to the navigation."""
+    for entry in config["nav"]:
+        if "Commands" in entry:
+            entry["Commands"] = [{"All": entry["Commands"]}, *({name: f"commands/{name}.md"} for name in COMMANDS)]
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -39,7 +39,10 @@ def test_help_and_version() -> None:
         assert "hirl cluster features.npy" in shown.output
         assert all(f"  {name} " in shown.output for name in COMMANDS)
     command = [str(Path(sys.executable).parent / "hirl"), "--version"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("hirl 0.")
+    version = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert version.startswith("hirl 0.")
+    module = [sys.executable, "-m", "hirl", "--version"]
+    assert subprocess.run(module, capture_output=True, text=True, check=True).stdout == version
     assert "--levels" in hirl("cluster", "--help").output
 
 
@@ -100,7 +103,7 @@ def test_a_traceback_only_when_asked_for(tmp_path: Path) -> None:
 
 MISTAKES = {
     "an unknown command": (["clutser"], "there is no command 'clutser': did you mean cluster?"),
-    "a command of nothing like": (["sing"], "there is no command 'sing': choose one of demo, pretrain"),
+    "a command of nothing like": (["sing"], f"there is no command 'sing': choose one of {', '.join(COMMANDS)}"),
     "an unknown option": (["cluster", "{features}", "--out", "{new}", "--lvels", "3"], "did you mean --levels?"),
     "no output": (["cluster", "{features}"], "the option --out is missing"),
     "no features": (["cluster", "--out", "{new}"], "the argument features is missing"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tests.docs.fences import ROOT, Line, command_lines, inline_commands
 from hirl.cli.main import COMMANDS, main, parse
 
 LINES = command_lines()
+EXAMPLES = [Line("hirl --help", tuple(shlex.split(line))) for command in COMMANDS.values() for line in command.examples]
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 OTHERS = {".", "pip", "export"}  # activating an environment, installing into one's own, setting a variable
 # Not run here: they need data that is not there, or hours. Their options are checked, and they are run in a small form
@@ -52,7 +54,7 @@ def test_only_known_commands_are_shown() -> None:
             assert line.parts[0] in OTHERS, f"{line}: what is {line.parts[0]}?"
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if is_hirl(line)], ids=str)
+@pytest.mark.parametrize("line", [line for line in [*LINES, *EXAMPLES] if is_hirl(line)], ids=str)
 @pytest.mark.usefixtures("inside")
 def test_every_command_has_the_options_that_are_shown(line: Line) -> None:
     name, *rest = arguments(line)

@@ -93,4 +93,11 @@ def _fitted(name: str, images: ImageSet, workers: int | None) -> TimedRecipe:
     )
 
 
-BENCH = Command("bench", "measure how fast this machine trains, and what would speed it up", options, run)
+BENCH = Command(
+    "bench",
+    "measure how fast this machine trains, and what would speed it up",
+    options,
+    run,
+    examples={"hirl bench": "how fast this machine trains, and what would speed it up"},
+    guide="benchmarks.md#your-own-machine",
+)

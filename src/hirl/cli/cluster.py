@@ -146,4 +146,13 @@ def _sampled_tree(config: Namespace, builder: TreeBuilder) -> PrototypeTree:
         )
 
 
-CLUSTER = Command("cluster", "build a tree of prototypes over features of your own", options, run)
+CLUSTER = Command(
+    "cluster",
+    "build a tree of prototypes over features of your own",
+    options,
+    run,
+    examples={
+        "hirl cluster features.npy --out tree.safetensors": "a tree over features of your own, levels chosen to fit",
+    },
+    guide="hierarchy.md#from-features-to-a-tree",
+)

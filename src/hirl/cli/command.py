@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,8 @@ class Command:
     about: str
     options: Callable[[Parser], None]
     run: Callable[[Namespace], None]
+    examples: Mapping[str, str]  # lines that run it, each with what the user gets: `hirl --help` prints them
+    guide: str  # the page in docs/ that explains it, with an anchor if need be
 
 
 def check_new(out: Path, *, overwrite: bool) -> None:

@@ -103,4 +103,11 @@ def _setting(text: str, option: str) -> tuple[str, Any]:
         raise ValueError(f"{option} is {text!r}, but its value must be valid YAML") from error
 
 
-COMPARE = Command("compare", "train and evaluate baseline and HIRL side by side", options, run)
+COMPARE = Command(
+    "compare",
+    "train and evaluate baseline and HIRL side by side",
+    options,
+    run,
+    examples={"hirl compare shapes small/moco_v2 small/dino": "baseline and HIRL side by side, in tables"},
+    guide="training.md#baseline-and-hirl-side-by-side",
+)

@@ -23,4 +23,11 @@ def run(config: Namespace) -> None:
     demo(**vars(config))
 
 
-DEMO = Command("demo", "draw pictures, train with and without HIRL, and write a tree page", options, run)
+DEMO = Command(
+    "demo",
+    "draw pictures, train with and without HIRL, and write a tree page",
+    options,
+    run,
+    examples={"hirl demo": "built-in pictures with and without HIRL, in minutes"},
+    guide="index.md",
+)

@@ -135,5 +135,10 @@ def _write_page(
 
 
 DUPLICATES = Command(
-    "duplicates", "group exact and near duplicates, and list those to drop", options, with_start("duplicates", run)
+    "duplicates",
+    "group exact and near duplicates, and list those to drop",
+    options,
+    with_start("duplicates", run),
+    examples={"hirl duplicates photos/": "copies, and which to keep"},
+    guide="explore.md#duplicates",
 )

@@ -45,4 +45,13 @@ def run(config: Namespace) -> None:
     print(f"{shapes} written to {config.out}")
 
 
-EMBED = Command("embed", "write features, z0 … zL and paths of images to a file", options, run)
+EMBED = Command(
+    "embed",
+    "write features, z0 … zL and paths of images to a file",
+    options,
+    run,
+    examples={
+        "hirl embed runs/photos-dino-hirl-0 --out z.npz": "features, z0 … zL and paths of a run's images",
+    },
+    guide="evaluation.md",
+)

@@ -63,4 +63,11 @@ def run(config: Namespace) -> None:
     evaluate(config.subject, *tasks, **options)
 
 
-EVALUATE = Command("evaluate", "measure how good an encoder is", options, run)
+EVALUATE = Command(
+    "evaluate",
+    "measure how good an encoder is",
+    options,
+    run,
+    examples={"hirl evaluate runs/photos-dino-hirl-0 knn linear": "evaluate a run's encoder on labelled images"},
+    guide="evaluation.md",
+)

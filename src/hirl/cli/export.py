@@ -81,4 +81,11 @@ def _export_tree(config: Namespace) -> None:
     print(f"{content} written to {config.out}")
 
 
-EXPORT = Command("export", "write an encoder or a tree for other tools: ONNX, timm, Newick …", options, run)
+EXPORT = Command(
+    "export",
+    "write an encoder or a tree for other tools: ONNX, timm, Newick …",
+    options,
+    run,
+    examples={"hirl export runs/photos-dino-hirl-0 --to onnx --out encoder.onnx": "a run's encoder for onnxruntime"},
+    guide="export.md",
+)

@@ -71,7 +71,14 @@ def run(config: Namespace) -> None:
         print_skipped(skipped, "crossed out on the sheet")
 
 
-IMAGES = Command("images", "list the classes of a set of images, and draw a contact sheet", options, run)
+IMAGES = Command(
+    "images",
+    "list the classes of a set of images, and draw a contact sheet",
+    options,
+    run,
+    examples={"hirl images photos/ --out sheet.png": "the classes of a folder, and a contact sheet"},
+    guide="data.md",
+)
 
 
 def print_other_files(source: str) -> None:

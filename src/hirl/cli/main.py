@@ -33,38 +33,22 @@ from hirl.config.parser import Parser
 from hirl.freed_memory import keep_freed_memory
 from hirl.signals import Stopped
 
+# In the order of `hirl --help`: what needs no training comes first.
 COMMANDS = {command.name: command for command in (
-    DEMO, PRETRAIN, EVALUATE, COMPARE, TUNE, EMBED, TREE, TSNE, SEARCH, DUPLICATES, SAMPLE, EXPORT, SHOW, RUNS, IMAGES,
-    VIEWS, CLUSTER, BENCH,
+    TREE, SEARCH, DUPLICATES, SAMPLE, TSNE, PRETRAIN, SHOW, RUNS, EVALUATE, COMPARE, TUNE, EMBED, EXPORT, IMAGES, VIEWS,
+    CLUSTER, DEMO, BENCH,
 )}  # fmt: skip
 MISTAKE = 2
 STOPPED = 130  # a shell's exit code for SIGINT
 UNREAD = 141  # and for SIGPIPE: the reader of a pipe has closed it, as in `hirl runs | head -1`
 
+EXAMPLE_WIDTH = 52
 ABOUT = """usage: hirl COMMAND [options]
 
 hirl learns hierarchical image representations from unlabelled images.
 
 examples:
-  hirl tree photos/                                    a page to browse a tree of your images; nothing is trained
-  hirl search photos/ cat.jpg                          the images most similar to one
-  hirl duplicates photos/                              copies, and which to keep
-  hirl sample photos/ --size 200                       a balanced, diverse subset of the images, to label first
-  hirl tsne photos/                                    a map of the images, as a figure and a page
-  hirl pretrain photos/                                learn from the images; the same command continues
-  hirl tree runs/photos-mocov2-hirl-0                  the tree of a run; search, duplicates, sample likewise
-  hirl show runs/photos-mocov2-hirl-0                  a run as a page of text
-  hirl pretrain photos/ --method DINO --hierarchy null the method alone, as a baseline
-  hirl evaluate runs/photos-dino-hirl-0 knn linear     evaluate its encoder on labelled images
-  hirl compare shapes small/moco_v2 small/dino         baseline and HIRL side by side, in tables
-  hirl tune photos/ --config small/dino                which levels and negatives suit the images
-  hirl embed runs/photos-dino-hirl-0 --out z.npz       features, z0 … zL and paths of its images, for use elsewhere
-  hirl export runs/photos-dino-hirl-0 --to onnx --out encoder.onnx   its encoder for onnxruntime
-  hirl images photos/ --out sheet.png                  the classes of a folder, and a contact sheet
-  hirl views photos/ --method DINO --out views.png     the views that a method trains on
-  hirl cluster features.npy --out tree.safetensors     a tree over features of your own, levels chosen to fit
-  hirl demo                                            built-in pictures with and without HIRL, in minutes
-  hirl bench                                           how fast this machine trains, and what would speed it up
+{examples}
 
 commands:
 {commands}
@@ -102,8 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: Sequence[str]) -> None:
     name = args[0] if args else "--help"
     if name in ("--help", "-h"):
-        commands = "\n".join(f"  {command.name:<10} {command.about}" for command in COMMANDS.values())
-        print(ABOUT.format(commands=commands))
+        print(help_text())
     elif name == "--version":
         from importlib.metadata import version
 
@@ -119,6 +102,14 @@ def _run(args: Sequence[str]) -> None:
         keep_freed_memory()
         with notice_lost_processes():
             COMMANDS[name].run(config)
+
+
+def help_text() -> str:
+    """What `hirl --help` prints."""
+    lines = [line for command in COMMANDS.values() for line in command.examples.items()]
+    examples = "\n".join(f"  {line:<{EXAMPLE_WIDTH}}  {gives}" for line, gives in lines)
+    commands = "\n".join(f"  {command.name:<10} {command.about}" for command in COMMANDS.values())
+    return ABOUT.format(examples=examples, commands=commands)
 
 
 def _is_unread(output: TextIO) -> bool:

@@ -64,4 +64,14 @@ def check_data(config: Namespace, command: str) -> None:
         raise ValueError(f"{command} needs the images to train on: hirl {command} FOLDER")
 
 
-PRETRAIN = Command("pretrain", "learn a hierarchical representation from images", options, run)
+PRETRAIN = Command(
+    "pretrain",
+    "learn a hierarchical representation from images",
+    options,
+    run,
+    examples={
+        "hirl pretrain photos/": "learn from the images; the same command continues",
+        "hirl pretrain photos/ --method DINO --hierarchy null": "the method alone, as a baseline",
+    },
+    guide="training.md",
+)

@@ -64,4 +64,11 @@ def _cell(lines: Sequence[dict[str, Any]], column: str) -> str:
     return ""
 
 
-RUNS = Command("runs", "list runs", options, run)
+RUNS = Command(
+    "runs",
+    "list runs",
+    options,
+    run,
+    examples={"hirl runs": "the runs in the folder runs/, with their state"},
+    guide="training.md#the-run-folder",
+)

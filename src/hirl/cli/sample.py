@@ -93,5 +93,10 @@ def run(config: Namespace) -> None:
 
 
 SAMPLE = Command(
-    "sample", "choose a balanced, diverse subset of the images through the tree, without copies", options, run
+    "sample",
+    "choose a balanced, diverse subset of the images through the tree, without copies",
+    options,
+    run,
+    examples={"hirl sample photos/ --size 200": "a balanced, diverse subset of the images, to label first"},
+    guide="explore.md#samples",
 )

@@ -93,4 +93,6 @@ SEARCH = Command(
     "find the images most similar to one, at any level of representation",
     options,
     with_start("search", run, level=None),
+    examples={"hirl search photos/ cat.jpg": "the images most similar to one"},
+    guide="explore.md#search",
 )

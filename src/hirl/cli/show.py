@@ -137,4 +137,11 @@ def sparkline(values: Sequence[float]) -> str:
     )
 
 
-SHOW = Command("show", "show a run as a page of text, or of curves", options, run)
+SHOW = Command(
+    "show",
+    "show a run as a page of text, or of curves",
+    options,
+    run,
+    examples={"hirl show runs/photos-mocov2-hirl-0": "a run as a page of text"},
+    guide="explore.md#curves-of-a-run",
+)

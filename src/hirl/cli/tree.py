@@ -88,4 +88,9 @@ TREE = Command(
     "write a page to browse a tree with its images, or a figure, or print it",
     options,
     with_start("tree", run, names=None, tree=None, levels=None),
+    examples={
+        "hirl tree photos/": "a page to browse a tree of your images; nothing is trained",
+        "hirl tree runs/photos-mocov2-hirl-0": "the tree of a run; search, duplicates and sample likewise",
+    },
+    guide="explore.md#the-tree-page",
 )

@@ -115,4 +115,11 @@ def _write_points(file: Path, collection: Collection, points: list[int], panels:
     write_list(file, rows)
 
 
-TSNE = Command("tsne", "draw a map of features (t-SNE or UMAP), coloured by label or tree", options, run)
+TSNE = Command(
+    "tsne",
+    "draw a map of features (t-SNE or UMAP), coloured by label or tree",
+    options,
+    run,
+    examples={"hirl tsne photos/": "a map of the images, as a figure and a page"},
+    guide="explore.md#maps",
+)

@@ -30,4 +30,11 @@ def run(config: Namespace) -> None:
     print(f"Lowest joint loss with: --hierarchy.levels {sizes} --hierarchy.negatives {best.negatives}")
 
 
-TUNE = Command("tune", "search for levels and negatives as the paper does", options, run)
+TUNE = Command(
+    "tune",
+    "search for levels and negatives as the paper does",
+    options,
+    run,
+    examples={"hirl tune photos/ --config small/dino": "which levels and negatives suit the images"},
+    guide="training.md#search-for-levels-and-negatives",
+)

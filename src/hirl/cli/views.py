@@ -61,4 +61,11 @@ def run(config: Namespace) -> None:
     print_skipped(skipped)
 
 
-VIEWS = Command("views", "draw the views of your images that a method trains on", options, run)
+VIEWS = Command(
+    "views",
+    "draw the views of your images that a method trains on",
+    options,
+    run,
+    examples={"hirl views photos/ --method DINO --out views.png": "the views that a method trains on"},
+    guide="views.md",
+)
