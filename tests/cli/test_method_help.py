@@ -1,17 +1,37 @@
-"""Help explains every option of every method and of every evaluation."""
+"""Help explains every option of every command, method and evaluation, in sentences."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import shlex
 
 import pytest
 
-from hirl.cli.main import main
+from hirl.cli.main import COMMANDS, main
+from hirl.config.parser import Parser
 from hirl.config.signatures import parameters
 from hirl.evals import EVALUATIONS
 
 from ..small_methods import METHODS, NAMES
+
+LOWER_CASE = ("cpu", "timm", "umap", "α")  # values and names that a sentence may begin with
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_is_explained_in_a_sentence(name: str) -> None:
+    """With the options of the classes that the command's examples choose."""
+    for line in COMMANDS[name].examples:
+        parser = Parser(prog=f"hirl {name}", argv=shlex.split(line)[2:])
+        COMMANDS[name].options(parser)
+        wrong = {
+            option: text
+            for option, text in ((option.name, option.about) for option in parser.options.values())
+            if not text.endswith(".")
+            or len(text.split()) < 3
+            or (text[0].islower() and not text.startswith(LOWER_CASE))
+        }
+        assert not wrong, f"the help of these options must be a sentence, with a capital and a full stop: {wrong}"
 
 
 @pytest.mark.parametrize("name", NAMES)

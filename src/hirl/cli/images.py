@@ -27,15 +27,17 @@ MOST_LISTED = 20  # unreadable files
 
 
 def options(parser: Parser) -> None:
-    parser.add_argument("source", help="a folder, a .npz file, or a known name such as shapes or cifar10")
-    parser.add_argument("--split", help="train, val, test …; by default the training split")
-    parser.add_argument("--root", type=Path, help="the folder that holds a torchvision data set")
-    parser.add_argument("--download", action="store_true", help="download a missing torchvision data set")
+    parser.add_argument("source", help="A folder, a .npz file, or a known name such as shapes or cifar10.")
+    parser.add_argument("--split", help="The part to show: train, val, test …; by default the training split.")
+    parser.add_argument("--root", type=Path, help="The folder that holds a torchvision data set.")
+    parser.add_argument("--download", action="store_true", help="Download a missing torchvision data set.")
     parser.add_argument(
-        "--unread", action="store_true", help="count files by their names, without reading them: quick, but not checked"
+        "--unread",
+        action="store_true",
+        help="Count files by their names, without reading them: quick, but not checked.",
     )
-    parser.add_argument("--tile", type=PositiveInt, default=64, help="side of an image on the sheet in pixels")
-    parser.add_argument("--columns", type=PositiveInt, default=4, help="images per class on the sheet")
+    parser.add_argument("--tile", type=PositiveInt, default=64, help="Side of an image on the sheet in pixels.")
+    parser.add_argument("--columns", type=PositiveInt, default=4, help="Images per class on the sheet.")
     sheet_options(parser, required=False)
 
 

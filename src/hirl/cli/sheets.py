@@ -19,8 +19,10 @@ FORMATS = {".png": "PNG", ".webp": "WEBP", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 
 def sheet_options(parser: Parser, *, required: bool) -> None:
-    parser.add_argument("--out", type=Path, required=required, help="the file of the contact sheet (.png, .webp, .jpg)")
-    parser.add_argument("--overwrite", action="store_true", help="replace the file at --out")
+    parser.add_argument(
+        "--out", type=Path, required=required, help="The file of the contact sheet (.png, .webp, .jpg)."
+    )
+    parser.add_argument("--overwrite", action="store_true", help="Replace the file at --out.")
 
 
 def check_sheet(config: Namespace) -> None:
