@@ -178,14 +178,36 @@ def test_every_form_of_import_counts(code: str) -> None:
 
 def test_imports_stay_within_the_plan() -> None:
     for room, others in rooms().items():
-        assert room in MAY_IMPORT, f"{room} has no place in the house yet"
+        assert room in MAY_IMPORT, f"{room} has no place in the house yet: add it to MAY_IMPORT in tests/test_house.py"
         for other, files in others.items():
-            assert other in MAY_IMPORT[room], f"{sorted(files)} import {other}; {room} may not"
+            assert other in MAY_IMPORT[room], (
+                f"{sorted(files)} import {other}; {room} may not: move the code, or change MAY_IMPORT and say why"
+            )
+
+
+def test_the_map_shows_every_room() -> None:
+    """The table of packages in docs/architecture.md, from top to bottom, and MAY_IMPORT name the same rooms."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("| package | what it holds |")[2].partition("\n\n")[0]
+    cells = re.findall(r"^\| (`[^|]*`) \|", table, re.MULTILINE)
+    shown = [name.removesuffix("/").removesuffix(".py") for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    missing, unknown = MAY_IMPORT.keys() - set(shown), set(shown) - MAY_IMPORT.keys()
+    assert not missing, f"add a row to the table of packages in docs/architecture.md: {sorted(missing)}"
+    assert not unknown, f"docs/architecture.md has rows that MAY_IMPORT in tests/test_house.py lacks: {sorted(unknown)}"
+    for place, room in enumerate(shown):
+        below = MAY_IMPORT[room] & set(shown[place + 1 :])
+        assert not below, f"{room} may import {sorted(below)}: in docs/architecture.md its row must be below theirs"
 
 
 def test_paths_of_users_are_expanded_in_one_place() -> None:
-    """With `hirl.files.expanded`, as `Path.expanduser` raises for a folder named ~old."""
-    assert [file.name for file in PACKAGE.rglob("*.py") if "expanduser(" in file.read_text()] == ["files.py"]
+    """`Path.expanduser` raises for a folder named ~old."""
+    others = [
+        file.relative_to(PACKAGE).as_posix()
+        for file in PACKAGE.rglob("*.py")
+        if "expanduser(" in file.read_text() and file != PACKAGE / "files.py"
+    ]
+    assert not others, f"{others} call expanduser: use hirl.files.expanded"
+    assert "expanduser(" in (PACKAGE / "files.py").read_text()  # the check can fail
 
 
 def test_no_name_means_two_things() -> None:
@@ -198,10 +220,11 @@ def test_no_name_means_two_things() -> None:
                 homes.setdefault(node.name, {}).setdefault(place.with_suffix("").parts[0], place.as_posix())
     assert len(homes) > 500
     shared = {name: sorted(found.values()) for name, found in homes.items() if len(found) > 1}
-    assert not shared, f"one name, several meanings: {shared}"
+    assert not shared, f"one name, several meanings: {shared}: rename one, or import the other"
 
 
-RETIRED = {"apart", "said", "seen", "tell", "told", "whole", "words"}  # they named too many different things
+# They named too many different things: say what a name holds or does.
+RETIRED = {"apart", "said", "seen", "tell", "told", "whole", "words"}
 
 
 def names(file: Path) -> Iterator[str]:
@@ -220,7 +243,8 @@ def test_retired_words_name_nothing() -> None:
     folders = (PACKAGE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples")
     for file in (file for folder in folders for file in folder.rglob("*.py")):
         retired = {name for name in names(file) if not RETIRED.isdisjoint(name.lower().split("_"))}
-        assert not retired, f"{file.relative_to(ROOT)} names something {sorted(retired)}"
+        remedy = f"say what it holds, without the words of RETIRED in tests/test_house.py, {sorted(RETIRED)}"
+        assert not retired, f"{file.relative_to(ROOT)} names something {sorted(retired)}: {remedy}"
 
 
 def declared() -> set[str]:
@@ -237,9 +261,12 @@ def test_every_library_in_use_is_declared_and_every_declared_one_used() -> None:
             if top not in sys.stdlib_module_names and top != "hirl" and top not in OPTIONAL:
                 # Several distributions may contain a module: lightning_fabric is in pytorch-lightning as well.
                 homes = {home.lower().replace("_", "-") for home in distributions.get(top, [])} & wanted
-                assert homes, f"{file.relative_to(ROOT)} imports {top}, but no dependency contains it"
+                assert homes, (
+                    f"{file.relative_to(ROOT)} imports {top}, but no dependency contains it: add it to dependencies in "
+                    "pyproject.toml, or, if it is imported only when asked for, to OPTIONAL in tests/test_house.py"
+                )
                 used |= homes
-    assert used | IMPLIED == wanted
+    assert used | IMPLIED == wanted, f"nothing imports {sorted(wanted - used - IMPLIED)}: remove it from pyproject.toml"
 
 
 def test_importing_every_public_name_is_cheap() -> None:
