@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -317,8 +318,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_from(environment: Path, folder: Path) -> None:
     """The command of an installed wheel, away from the source tree, and every file of the package beside it."""
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it may name a source tree
     code = "import pathlib, hirl; print(pathlib.Path(hirl.__file__).parent)"
-    shown = subprocess.run([environment / "bin/python", "-c", code], capture_output=True, check=True, cwd=folder)
+    python = environment / "bin/python"
+    shown = subprocess.run([python, "-c", code], capture_output=True, check=True, cwd=folder, env=variables)
     installed = Path(shown.stdout.decode().strip())
     assert installed.is_relative_to(environment)
     files = {
@@ -326,7 +329,7 @@ def run_from(environment: Path, folder: Path) -> None:
     }
     assert files <= {file.relative_to(installed) for file in installed.rglob("*")}
     line = [str(environment / "bin/hirl"), "pretrain", "--config", "small/dino", "--help"]
-    shown = subprocess.run(line, capture_output=True, check=True, cwd=folder)
+    shown = subprocess.run(line, capture_output=True, check=True, cwd=folder, env=variables)
     assert "--method.prototypes" in shown.stdout.decode()
 
 
