@@ -34,8 +34,9 @@ def test_the_table_names_arguments_that_exist() -> None:
 def test_a_negative_number_is_refused_by_name(
     name: str, argument: str, small: dict[str, dict[str, Any]], plan: Plan, run: ModuleType
 ) -> None:
+    arguments = small[name] | {argument: -1}
     try:
-        run.built(name, small[name] | {argument: -1}, plan)
+        run.built(name, arguments, plan)
         answer = "no error"
     except Exception as error:
         answer = f"{type(error).__name__}: {error}"

@@ -28,8 +28,10 @@ def test_a_recipe_makes_a_method_and_a_hierarchy(name: str) -> None:
 @pytest.mark.parametrize("name", COMPLETE)
 def test_a_recipe_begins_with_its_commands(name: str) -> None:
     head = [line for line in recipe_file(name).read_text().splitlines() if line.startswith("#")]
-    assert any(re.search(rf"hirl pretrain \S+ --config {name}$", line) for line in head)
-    assert any(line.endswith(f"--config {name} --hierarchy null") for line in head)
+    hirl_arm = any(re.search(rf"hirl pretrain \S+ --config {name}$", line) for line in head)
+    baseline = any(line.endswith(f"--config {name} --hierarchy null") for line in head)
+    assert hirl_arm, f"begin {name}.yaml with the comment: hirl pretrain DATA --config {name}"
+    assert baseline, f"begin {name}.yaml with the comment: hirl pretrain DATA --config {name} --hierarchy null"
 
 
 def test_the_papers_hirl_on_top_of_another_recipe() -> None:
