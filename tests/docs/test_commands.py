@@ -48,8 +48,9 @@ def test_only_known_commands_are_shown() -> None:
             assert set(line.parts[1:]) <= TARGETS, line
         elif line.parts[0] == "python":
             name = line.parts[2] if line.parts[1] == "-m" else line.parts[1]
-            file = ROOT / (name if name.endswith(".py") else f"{name.replace('.', '/')}.py")
-            assert file.is_file() or file.with_suffix("").is_dir(), line
+            file = name if name.endswith(".py") else f"{name.replace('.', '/')}.py"
+            places = [folder / file for folder in (ROOT, ROOT / "src")]
+            assert any(place.is_file() or place.with_suffix("").is_dir() for place in places), line
         else:
             assert line.parts[0] in OTHERS, f"{line}: what is {line.parts[0]}?"
 
