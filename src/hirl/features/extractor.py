@@ -109,8 +109,10 @@ class Extractor:
         if (kind, images) not in self._computed:
             network, sha256, preprocessing = self._network_of(kind)
             preprocessing = self._with_frozen_features(network, images, preprocessing)
-            task = f"{kind} of {images.name}"
-            compute = partial(extract_features, network, images, preprocessing, task=task, progress=self.progress)
+            task, fold = f"{kind} of {images.name}", kind == "features"
+            compute = partial(
+                extract_features, network, images, preprocessing, task=task, progress=self.progress, fold=fold
+            )
             cache = self.cache if is_identified(self.identity(images)) else FeatureCache(None)
             key = self._cache_key(sha256, images, preprocessing)
             world = ranks.world()
@@ -170,11 +172,13 @@ def extract_features(
     *,
     task: str,
     progress: Progress,
+    fold: bool = False,
     known: KnownFeatures | None = None,
 ) -> ImageFeatures:
     """The network's output for every image in order, on the CPU; those of images that are `known` are copied.
 
-    Each process takes its share; the first one gets all of them, the others get none.
+    Each process takes its share; the first one gets all of them, the others get none. `fold`: batch norms are folded,
+    which rounds anew. A run's representations must not be: its tree was built without.
     """
     world = ranks.world()
     features: Tensor | None = None
@@ -186,7 +190,7 @@ def extract_features(
         readable[known.places], new[known.places] = known.features.readable, False
     places = new.nonzero().flatten()
     several = images if known is None else Subset(images, places)
-    network = fold_batch_norms(network)
+    network = fold_batch_norms(network) if fold else network
     non_finite: list[int] = []
     for found, rows, done in _gathered_outputs(network, several, preprocessing) if len(places) else ():
         index = places[found]
