@@ -68,6 +68,15 @@ class Spread(Evaluation):
 
 class Knn(Spread):
     name: ClassVar[str] = "knn"
+
+class Nameless(Evaluation):
+    def run(self, subject):
+        return Result({}, rows=[])
+
+@dataclass(frozen=True, kw_only=True)
+class Needing(Nameless):
+    name: ClassVar[str] = "needing"
+    part: str
 """
 
 
@@ -81,11 +90,17 @@ def test_an_evaluation_of_ones_own(
     assert "spread" in capsys.readouterr().out
     assert main(["evaluate", folder, "my_evaluations.Knn", "--device", "cpu"]) == 0  # not the one of that name
     assert "spread" in capsys.readouterr().out
-    for path, expected in (
-        ("my_evaluations.Spred", "there is no evaluation 'my_evaluations.Spred'"),
-        ("hirl.methods.DINO", "is not an evaluation, but must be a subclass of hirl.evals.base.Evaluation"),
+    for arguments, expected in (
+        (["my_evaluations.Spred"], "there is no evaluation 'my_evaluations.Spred'"),
+        (
+            ["hirl.methods.DINO"],
+            "is not an evaluation, a subclass of hirl.evals.Evaluation with a name: choose from",
+        ),
+        (["my_evaluations.Nameless"], "is not an evaluation, a subclass of hirl.evals.Evaluation with a name"),
+        (["my_evaluations.Needing"], "'my_evaluations.Needing' cannot be made without arguments: "),
+        (["my_evaluations.Knn", "--knn.ks", "3"], "--knn.ks is for the task knn, which is not evaluated"),
     ):
-        assert main(["evaluate", folder, path]) == 2
+        assert main(["evaluate", folder, *arguments]) == 2
         assert expected in capsys.readouterr().err
 
 

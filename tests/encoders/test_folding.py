@@ -11,7 +11,15 @@ import torch.nn.functional as F
 from timm.layers.std_conv import StdConv2d
 from torch import Tensor, nn
 
+from hirl.encoders import folding
+from hirl.encoders.adapter import AdaptedNetwork
 from hirl.encoders.folding import fold_batch_norms
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks of this file count as known."""
+    monkeypatch.setattr(folding, "KNOWN_PACKAGES", ("timm", "torchvision", __name__.partition(".")[0]))
 
 
 def with_statistics(network: nn.Module) -> nn.Module:
@@ -104,6 +112,20 @@ class DependsOnInput(nn.Module):
         return output if images.mean() > 0 else -output
 
 
+class WeightsElsewhere(Small):
+    def forward(self, images: Tensor) -> Tensor:
+        weight = self.convolution.weight
+        assert isinstance(weight, Tensor)
+        return super().forward(images) + F.conv2d(images, weight)
+
+
+class ByMode(Small):
+    """In training mode another graph, which must not be the one that is folded."""
+
+    def between(self, output: Tensor) -> Tensor:
+        return output if self.training else F.relu(output)
+
+
 def hooked() -> Small:
     network = Small()
     network.convolution.register_forward_hook(lambda *given: given[-1].abs())
@@ -125,6 +147,8 @@ def test_a_norm_behind_a_convolution_is_folded(folds: type[nn.Module]) -> None:
         Skipping(),
         Rectified(),
         Twice(),
+        WeightsElsewhere(),
+        ByMode(),
         hooked(),
         Small(convolution=StdConv2d(3, 8, 3)),
         Small(norm=OwnNorm(8)),
@@ -135,6 +159,8 @@ def test_a_norm_behind_a_convolution_is_folded(folds: type[nn.Module]) -> None:
         "output used twice",
         "in place",
         "norm used twice",
+        "weights used elsewhere",
+        "other graph in training",
         "hook",
         "other convolution",
         "other norm",
@@ -143,7 +169,10 @@ def test_a_norm_behind_a_convolution_is_folded(folds: type[nn.Module]) -> None:
     ],
 )
 def test_other_norms_stay(network: nn.Module) -> None:
-    folded = fold_batch_norms(with_statistics(network))
+    with_statistics(network)
+    folded = fold_batch_norms(network.train())
+    network.eval()
+    folded.eval()
     assert len(norms(folded)) == 1
     assert relative_error(network, folded) < 1e-6
 
@@ -154,3 +183,20 @@ def test_training_mode_does_not_matter() -> None:
     assert network.training
     assert not folded.training
     assert relative_error(network.eval(), folded) < 1e-5
+
+
+def test_networks_of_others_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may do more than pass through their layers, also when traced."""
+    monkeypatch.undo()
+    network = with_statistics(Small())
+    assert fold_batch_norms(network) is network
+    published = with_statistics(timm.create_model("resnet18", num_classes=0))
+    published.get_submodule("layer1").register_forward_hook(lambda *_: None)
+    assert fold_batch_norms(published) is published
+
+
+def test_the_frozen_part_of_an_adapted_network_is_folded() -> None:
+    network = AdaptedNetwork(with_statistics(timm.create_model("resnet18", num_classes=0)), 512, hidden=8).eval()
+    folded = fold_batch_norms(network)
+    assert not norms(folded)
+    assert relative_error(network, folded) < 1e-5

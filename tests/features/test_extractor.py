@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,10 +22,11 @@ from hirl.data.sources.decode import DECODING
 from hirl.data.sources.identity import image_identity
 from hirl.data.sources.image_set import ImageSet, Subset
 from hirl.data.views.normalisation import Normalisation, choose_normalisation
-from hirl.features import feature_cache
+from hirl.features import extractor, feature_cache
 from hirl.features.extractor import Extractor, extract_features
 from hirl.features.feature_cache import FeatureCache
-from hirl.features.open_encoder import Encoder
+from hirl.features.forward_pass import forward_pass
+from hirl.features.open_encoder import Encoder, open_encoder
 from hirl.features.preprocessing import Preprocessing
 from hirl.terminal.progress import no_progress
 
@@ -272,3 +274,22 @@ def test_features_that_are_not_finite_are_refused(shapes: Shapes) -> None:
     shapes.pixels[5] = 0
     with pytest.raises(ValueError, match=r"NaN or infinite for 1 of the 300 images .* \[?.*5\]"):
         extract_features(Broken(), shapes, PLAIN, task="", progress=no_progress)
+
+
+def test_features_pass_through_folded_batch_norms(shapes: Shapes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And freed memory is kept, as a command does."""
+    calls: list[str] = []
+    monkeypatch.setattr(extractor, "keep_freed_memory", lambda: calls.append("kept"))
+    passed = forward_pass
+
+    def noted(network: nn.Module, *given: Any) -> Any:
+        calls.append(f"{sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())} norms")
+        return passed(network, *given)
+
+    monkeypatch.setattr(extractor, "forward_pass", noted)
+    encoder = open_encoder("random:resnet10t", backbone_args={"channels": [8, 8, 16, 16]})
+    found = Extractor(encoder, PLAIN, progress=no_progress).features(shapes)
+    assert calls == ["kept", "0 norms"]
+    as_it_is = extract_features(encoder.network, shapes, PLAIN, task="", progress=no_progress).rows
+    assert calls[-1] != "0 norms"
+    torch.testing.assert_close(found, as_it_is, atol=1e-5, rtol=1e-4)

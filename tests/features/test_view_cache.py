@@ -24,6 +24,11 @@ class Killed(Exception):  # noqa: N818
     """Nothing after it is written."""
 
 
+class Doubled(nn.Module):
+    def forward(self, rows: Tensor) -> Tensor:
+        return 2 * rows
+
+
 class Unknown(ImageSet):
     """A data set of one's own, which does not say what distinguishes it."""
 
@@ -64,6 +69,21 @@ def test_only_random_views_pass_in_bfloat16(images: Shapes, tmp_path: Path, monk
     views = {fast: rows[:, 1:].float() for fast, rows in found.items()}
     assert not torch.equal(views[True], views[False])
     torch.testing.assert_close(views[True], views[False], atol=0.01, rtol=0.02)
+
+
+def test_views_pass_through_folded_batch_norms(images: Shapes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folded: list[nn.Module] = []
+
+    def noted(network: nn.Module) -> nn.Module:
+        folded.append(network)
+        return nn.Sequential(network, Doubled())
+
+    monkeypatch.setattr(view_cache, "fold_batch_norms", noted)
+    network = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten())
+    found = features(images, tmp_path / "folded", network=network)
+    monkeypatch.undo()
+    assert folded == [network]
+    assert torch.equal(found, 2 * features(images, tmp_path / "plain", network=network))
 
 
 @pytest.mark.parametrize("lost", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -34,6 +36,15 @@ def test_every_step_finds_what_comparing_all_with_all_finds(
     spherical: bool, bfloat16: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "has_bfloat16", lambda _: bfloat16)
+    monkeypatch.setattr(module, "LEAST_ROUGH", 16)
+    rough: list[int] = []
+    in_bfloat16 = module._Scores._rough
+
+    def noted(self: module._Scores, some: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        rough.append(width)
+        return in_bfloat16(self, some, width)
+
+    monkeypatch.setattr(module._Scores, "_rough", noted)
     rows, steps = walk(spherical=spherical)
     compared: list[int] = []
     top_two = module._Scores.top_two
@@ -52,10 +63,12 @@ def test_every_step_finds_what_comparing_all_with_all_finds(
         before = torch.cat([part.which for part in found])
         assert torch.equal(before, expected)
         distance = torch.cat([part.distance for part in nearest(rows, prototypes, spherical=spherical)])
-        torch.testing.assert_close(torch.cat([part.distance for part in found]), distance, atol=1e-5, rtol=0)
+        assert torch.equal(torch.cat([part.distance for part in found]), distance)
     assert shares[0] == 1  # nothing is known yet
     assert shares[-3] > shares[-2] > shares[-1]
     assert shares[-1] < 0.05  # three prototypes have moved
+    assert bool(rough) == bfloat16
+    assert any(width < M for width in rough) == bfloat16  # with those alone that have moved far
 
 
 def test_equal_prototypes_are_told_apart_by_their_number() -> None:
@@ -95,3 +108,16 @@ def test_rows_too_close_for_bfloat16_are_compared_in_single_precision_at_once(mo
     which = torch.cat([part.which for part in find(prototypes, None)])
     assert not find._workspace.rough
     assert torch.equal(which, (rows[:] @ prototypes.T).argmax(1))
+
+
+def test_neither_bfloat16_nor_the_cuts_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    units, (prototypes, *_) = walk(spherical=True)
+    expected = None
+    for bfloat16 in (False, True):
+        monkeypatch.setattr(module, "has_bfloat16", lambda _, fast=bfloat16: fast)
+        for cuts in ((0, ROWS), (0, ROWS - 127, ROWS), (0, 128, 1000, ROWS)):
+            parts = [UnitRows(units[slice(*cut)]) for cut in itertools.pairwise(cuts)]
+            found = [part for rows in parts for part in nearest(rows, prototypes)]
+            both = torch.cat([part.which for part in found]), torch.cat([part.distance for part in found])
+            expected = both if expected is None else expected
+            assert all(map(torch.equal, both, expected))

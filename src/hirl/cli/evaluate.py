@@ -34,7 +34,8 @@ def add_task_options(parser: Parser, default: Sequence[str]) -> None:
         parser.add_options(kind, name)
 
     def check(_files: Mapping[str, Any], values: Namespace) -> None:
-        asked = [find_evaluation(name).name for name in values.tasks or default]
+        kinds = [find_evaluation(name) for name in values.tasks or default]
+        asked = [kind.name for kind in kinds if EVALUATIONS.get(kind.name) is kind]  # the others have no options
         for option in parser.line.options:
             task, dot, _ = option.partition(".")
             if dot and task in EVALUATIONS and task not in asked:
@@ -50,8 +51,14 @@ def named_tasks(config: Namespace, names: Sequence[str]) -> list[Evaluation]:
     """The evaluations of these names with their options; a class of the user's own has its defaults."""
     from hirl.evals import EVALUATIONS, find_evaluation
 
-    kinds = [find_evaluation(name) for name in names]
-    return [getattr(config, kind.name) if EVALUATIONS.get(kind.name) is kind else kind() for kind in kinds]
+    tasks = []
+    for name in names:
+        kind = find_evaluation(name)
+        try:
+            tasks.append(getattr(config, kind.name) if EVALUATIONS.get(kind.name) is kind else kind())
+        except TypeError as error:  # an argument without a default, or a method that is missing
+            raise ValueError(f"the evaluation {name!r} cannot be made without arguments: {error}") from error
+    return tasks
 
 
 def run(config: Namespace) -> None:

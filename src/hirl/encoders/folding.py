@@ -1,4 +1,4 @@
-"""Batch norms folded into the convolutions before them: the same function, in two thirds of the time on a CPU.
+"""Batch norms folded into the convolutions before them: the same function, in four fifths of the time on a CPU.
 
 In eval mode a batch norm scales and shifts every channel by constants, which may as well be part of the weights and the
 bias of the convolution that computes the channel.
@@ -15,15 +15,26 @@ import torch
 from torch import fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from hirl.encoders.adapter import AdaptedNetwork
+
+# Networks whose code is known to pass through their layers and nothing else. One of the user's own may keep what a
+# layer gives, or use its weights elsewhere.
+KNOWN_PACKAGES = ("timm", "torchvision")
+
 
 def fold_batch_norms(network: nn.Module) -> nn.Module:
     """A copy of the network for passes in eval mode, or itself if it has nothing to fold; single precision rounds anew.
 
     A batch norm stays where the output of its convolution has another use, or where tracing the network fails.
     """
-    pairs = list(_pairs(network))
-    if not pairs:
+    inner, prefix = (network.frozen, "frozen.") if isinstance(network, AdaptedNetwork) else (network, "")
+    if type(inner).__module__.partition(".")[0] not in KNOWN_PACKAGES:
         return network
+    modules = list(network.modules())
+    hooks = any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+    if hooks or not any(isinstance(module, nn.BatchNorm2d) for module in modules):
+        return network
+    pairs = list(_pairs(deepcopy(inner).eval(), prefix))  # tracing may leave something in the copy
     folded = deepcopy(network).eval()
     for convolution, norm in pairs:
         before, behind = folded.get_submodule(convolution), folded.get_submodule(norm)
@@ -40,7 +51,7 @@ class _Tracer(fx.Tracer):
         return own or super().is_leaf_module(m, module_qualified_name)
 
 
-def _pairs(network: nn.Module, prefix: str = "") -> Iterator[tuple[str, str]]:
+def _pairs(network: nn.Module, prefix: str) -> Iterator[tuple[str, str]]:
     """The names of every convolution and batch norm such that nothing but the norm uses the convolution's output."""
     if not any(isinstance(module, nn.BatchNorm2d) for module in network.modules()):
         return
@@ -52,6 +63,8 @@ def _pairs(network: nn.Module, prefix: str = "") -> Iterator[tuple[str, str]]:
         return
     calls = [node for node in graph.nodes if node.op == "call_module"]
     often = Counter(node.target for node in calls)
+    # Weights that are used beside the call of their layer.
+    often.update(str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr")
     for norm in calls:
         before = norm.args[0] if norm.args else None
         if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) > 1:
@@ -67,8 +80,7 @@ def _can_fold(convolution: nn.Module, norm: nn.Module) -> bool:
     from timm.layers.norm_act import BatchNormAct2d
 
     known = type(convolution) in (nn.Conv2d, Conv2dSame) and type(norm) in (nn.BatchNorm2d, BatchNormAct2d)
-    hooks = any(module._forward_pre_hooks or module._forward_hooks for module in (convolution, norm))
-    if not known or hooks or norm.running_mean is None:
+    if not known or norm.running_mean is None:
         return False
     return all(weight.dtype == torch.float32 for module in (convolution, norm) for weight in module.parameters())
 

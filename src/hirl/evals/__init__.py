@@ -1,6 +1,6 @@
 """Evaluations, one file per task. To add one: a file, and its class here."""
 
-from hirl.config import find_class
+from hirl.config import import_class
 from hirl.evals.base import Evaluation, Needs, Result, Subject
 from hirl.evals.clustering import Clustering
 from hirl.evals.detection.evaluation import Detection
@@ -19,12 +19,15 @@ EVALUATIONS: dict[str, type[Evaluation]] = {
 
 def find_evaluation(name: str) -> type[Evaluation]:
     """The evaluation of this name or, with dots, the class at this path; a ValueError with the choices."""
-    if "." in name:
-        return find_class(name, Evaluation)
-    if name not in EVALUATIONS:
-        choices = f"choose from {', '.join(EVALUATIONS)}, or package.module.Class for your own"
+    if name in EVALUATIONS:
+        return EVALUATIONS[name]
+    choices = f"choose from {', '.join(EVALUATIONS)}, or package.module.Class for your own"
+    if "." not in name:
         raise ValueError(f"there is no evaluation {name!r}: {choices}")
-    return EVALUATIONS[name]
+    kind = import_class(name, "evaluation")
+    if not issubclass(kind, Evaluation) or not isinstance(getattr(kind, "name", None), str):
+        raise ValueError(f"{name!r} is not an evaluation, a subclass of hirl.evals.Evaluation with a name: {choices}")
+    return kind
 
 
 __all__ = [

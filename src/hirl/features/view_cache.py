@@ -5,7 +5,7 @@ that are in this cache. Their random parameters are a function of (image, view) 
 methods or settings share them. A killed pass is continued. All that is read is verified by a checksum, the rows of a
 killed pass included.
 
-The random views pass in bfloat16 where the processor computes in it, 2.6 times as fast with the default encoder: they
+The random views pass in bfloat16 where the processor computes in it, 1.5 times as fast with the default encoder: they
 are only learnt from. The plain images, which are clustered and evaluated, do not.
 """
 

@@ -1,6 +1,6 @@
 """K-means of one level by Lloyd's steps, as matrix products over chunks of rows.
 
-Memory beyond the rows and the prototypes, on a CPU: at most 56 MiB for the rows and scores of a chunk, 40 bytes per row
+Memory beyond the rows and the prototypes, on a CPU: at most 61 MiB for the rows and scores of a chunk, 40 bytes per row
 (its prototype, distance and draw; 48 with the bounds of many prototypes) and the prototypes' sums in float64, twice.
 Rows may be spread over the processes of a group: only sums, counts and starting rows are sent.
 """

@@ -22,7 +22,8 @@ SHARES = (0, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 ROUNDING = 1e-5
 BFLOAT16 = 2.0**-8  # the largest relative error of rounding to bfloat16
 LEAST_ROUGH = 128  # rows, prototypes: with fewer, a product in bfloat16 saves less than what comes with it
-MOST_DOUBTFUL = 0.4  # of the rows of a chunk: if it leaves more, the next ones are in single precision at once
+# If it leaves more than this share of a chunk in doubt, in a step that compares all rows, bfloat16 is switched off.
+MOST_DOUBTFUL = 0.4
 
 
 class Nearest(NamedTuple):
@@ -58,6 +59,7 @@ class NearestSteps:
             self._before, self._bound = None, torch.empty(len(self.rows), device=self.rows.device)
         scores = _Scores(prototypes, self._workspace, spherical=self.spherical)
         step = _Step(scores, self._before, self.rows)
+        self._workspace.judging = before is None  # later, only rows whose best prototypes are close are compared
         for chunk in self.rows.chunks(0):
             some = self.rows[chunk]
             which, best = step.compare(some, None if before is None else before[chunk], self._bound[chunk])
@@ -72,7 +74,7 @@ class _Step:
         self.scores, self.rows = scores, rows
         prototypes, spherical, M = scores.prototypes, scores.spherical, len(scores.prototypes)
         if before is not None:
-            earlier = _Scores(before, scores.workspace, spherical=spherical).offset
+            earlier = _offset(before, spherical=spherical)
             rise = torch.linalg.vector_norm(prototypes - before, dim=1) + (earlier - scores.offset)
             rise, order = rise.sort(descending=True)
             self.rise = rise  # (M,) how much a score may have risen: the largest first
@@ -118,7 +120,9 @@ class _Workspace:
         self.scores = torch.empty(0, device=device)
         self.rough_rows = torch.empty(0, dtype=torch.bfloat16, device=device)
         self.rough_scores = torch.empty(0, dtype=torch.bfloat16, device=device)
-        self.rough = has_bfloat16(device)  # whether rows are compared in bfloat16 first
+        # Whether rows are compared in bfloat16 first. GPUs may round partial sums too, which the bounds do not cover.
+        self.rough = device.type == "cpu" and has_bfloat16(device)
+        self.judging = True  # whether the next rows may switch it off
 
 
 class _Scores:
@@ -130,9 +134,8 @@ class _Scores:
 
     def __init__(self, prototypes: Tensor, workspace: _Workspace, *, spherical: bool) -> None:
         self.prototypes, self.workspace, self.spherical = prototypes, workspace, spherical
-        length = prototypes.square().sum(1)
-        self.offset = torch.zeros_like(length) if spherical else length / 2  # (M,)
-        if workspace.rough:
+        self.offset = _offset(prototypes, spherical=spherical)  # (M,)
+        if workspace.rough and len(prototypes) >= LEAST_ROUGH:
             self.rough = prototypes.bfloat16()
             error = torch.linalg.vector_norm(self.rough.float() - prototypes, dim=1)
             self.longest = float(torch.linalg.vector_norm(self.rough.float(), dim=1).amax())
@@ -149,18 +152,19 @@ class _Scores:
     def top_two(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the largest score (n,) of each row, with which prototype, and a bound (n,) on all its other scores."""
         M = len(self.prototypes)
-        if not self._is_rough(rows, M):
-            return self._top_two(self._all(rows, M))
-        scores, error = self._rough(rows, M)
-        best, which, second = self._top_two(scores)
-        bound = _rounded_from(second) + error
-        doubtful = (-_rounded_from(-best) - error <= bound).nonzero().flatten()
-        best = self.own(rows, which)
-        if len(doubtful):
-            exact = self._top_two(self._all(rows.index_select(0, doubtful), M))
-            best[doubtful], which[doubtful], bound[doubtful] = exact
-        self.workspace.rough = len(doubtful) <= MOST_DOUBTFUL * len(rows)
-        return best, which, bound
+        if self._is_rough(rows, M):
+            scores, error = self._rough(rows, M)
+            best, which, second = self._top_two(scores)
+            bound = _rounded_from(second) + error
+            doubtful = (-_rounded_from(-best) - error <= bound).nonzero().flatten()
+            if len(doubtful):
+                _, which[doubtful], bound[doubtful] = self._top_two(self._all(rows.index_select(0, doubtful), M))
+            if self.workspace.judging:
+                self.workspace.rough = len(doubtful) <= MOST_DOUBTFUL * len(rows)
+        else:
+            _, which, bound = self._top_two(self._all(rows, M))
+        # Row by row, as the bits of a product may depend on its precision and on the other rows.
+        return self.own(rows, which), which, bound
 
     def best_but(self, own: Tensor, rows: Tensor, width: int) -> Tensor:
         """Return a bound (n,) on the scores of each row with the first `width` prototypes but its `own` (n,)."""
@@ -214,6 +218,12 @@ class _Scores:
         inside.scatter_(1, place[:, None], -torch.inf)
         tops.scatter_(1, block[:, None], -torch.inf)
         return best, block * COLUMNS + place, torch.maximum(inside.amax(1), tops.amax(1))
+
+
+def _offset(prototypes: Tensor, *, spherical: bool) -> Tensor:
+    """Return what is subtracted from x·c for the score with each prototype, (M,)."""
+    length = prototypes.square().sum(1)
+    return torch.zeros_like(length) if spherical else length / 2
 
 
 def _rounded_from(score: Tensor) -> Tensor:

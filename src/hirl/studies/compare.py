@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
+from hirl.config import class_path, to_plain
 from hirl.evals.base import Evaluation
 from hirl.evals.evaluate import evaluate
 from hirl.hierarchy.settings import ResolvedHierarchy
@@ -95,7 +96,8 @@ def compare(
     keys = {place: (labels[name], arm, seed) for place, (name, arm, seed) in every.items()}
     figures: Figures = {}
     times: Figures = {}
-    asked = hashlib.sha256(repr((tasks, evaluation_data, test_data)).encode()).hexdigest()[:8]
+    named = [task if isinstance(task, str) else (class_path(type(task)), to_plain(task.arguments)) for task in tasks]
+    asked = hashlib.sha256(repr((named, evaluation_data, test_data)).encode()).hexdigest()[:8]
     processes = max(
         count_processes(accelerator, devices=given.get("devices", "auto"), nodes=given.get("nodes", 1))
         for given in options.values()

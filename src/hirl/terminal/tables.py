@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,9 @@ def print_table(table: Table, heading: Sequence[str], rows: Sequence[Sequence[st
     Output that goes to a file or another program is as wide as the table, unless COLUMNS limits it.
     """
     console = Console()
-    if table.title:
-        console.print(table.title, style="table.title", soft_wrap=True)  # above it, or the table's width would wrap it
+    if table.title:  # above it, or a narrow table would wrap it
+        console.print(table.title, style="table.title", highlight=False, soft_wrap=True)
+        table = copy(table)
         table.title = None
     needed = console.measure(table, options=console.options.update(max_width=UNLIMITED)).maximum
     if not console.is_terminal and "COLUMNS" not in os.environ:
