@@ -78,8 +78,7 @@ def find_class(
             )
         kind = import_class(path, noun)
     if not issubclass(kind, base):
-        article = "an" if noun[0] in "aeiou" else "a"
-        raise ValueError(f"{path!r} is not {article} {noun}, but must be a subclass of {class_path(base)}")
+        raise ValueError(f"{path!r} is not a {noun}, but must be a subclass of {class_path(base)}")
     if inspect.isabstract(kind):
         raise ValueError(f"{path!r} is an abstract class: choose one of {', '.join(known)}")
     return kind

@@ -35,6 +35,8 @@ def fold_batch_norms(network: nn.Module) -> nn.Module:
     if hooks or not any(isinstance(module, nn.BatchNorm2d) for module in modules):
         return network
     pairs = list(_pairs(deepcopy(inner).eval(), prefix))  # tracing may leave something in the copy
+    if not pairs:
+        return network
     folded = deepcopy(network).eval()
     for convolution, norm in pairs:
         before, behind = folded.get_submodule(convolution), folded.get_submodule(norm)
